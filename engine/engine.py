@@ -1,0 +1,230 @@
+"""The engine: a model, its slots, its adapters, and `step`, the one path through them.
+
+Letters: `B` slots in a pass, `T` rows a slot, `H` hidden size, `V` vocabulary, `S` slots, `N` context tokens.
+
+- `step` checks the whole batch before it changes anything; a refusal leaves every slot as it was.
+- Unlabelled rows are served, in passes of one row for each of several slots (decode) or of one slot's run
+  (prefill). They never share a matrix product with labelled rows: a batch's serving is bit for bit the same
+  with its labels and without.
+- Labelled rows come back as walks, to be advanced between other steps. They read the slot and write nothing.
+- Every slot keeps the final state of its rows, so that the distribution a row was served with is a head away.
+- One thread owns an engine. Nothing here is shared between two engines.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from engine.batch import Batch, Run
+from engine.cache import KeyValueStore, ServingView
+from engine.errors import LessonRefused
+from engine.lora import AdapterBank, AdapterShape, Use
+from engine.loss import LabelledRows
+from engine.model import LayeredModel
+from engine.packed import pack_for_serving
+from engine.shadow import OptimizerSettings, Shadow
+from engine.slots import BASE, Slot
+from engine.walk import Lesson, Walk
+
+Repack = Literal["off", "serve"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The engine's dimensions. `ubatch_rows` is the most rows of one slot that a serving pass takes."""
+
+    slots: int = 4
+    context_tokens: int = 4096
+    ubatch_rows: int = 256
+    repack: Repack = "off"
+    adapters: AdapterShape = field(default_factory=AdapterShape)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a batch gave: logits [n, V] of its served output rows, in their order, and a walk for each lesson."""
+
+    logits: Tensor
+    walks: tuple[Walk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """B slots × T rows that go through the layers together."""
+
+    slots: tuple[int, ...]
+    starts: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
+
+
+class Engine:
+    """One model with its slots and adapters."""
+
+    def __init__(self, model: PreTrainedModel, settings: EngineSettings) -> None:
+        self.settings = settings
+        self.bank = AdapterBank(model, settings.adapters)
+        if settings.repack == "serve":
+            pack_for_serving(model, self.bank)
+        self.model = LayeredModel(model)
+        self.store = KeyValueStore(slots=settings.slots, context_tokens=settings.context_tokens)
+        self.slots = [Slot(index) for index in range(settings.slots)]
+        self.shadows: dict[str, Shadow] = {}
+        shape = (settings.slots, settings.context_tokens, self.model.hidden_size)
+        self._states = torch.zeros(shape, dtype=self.model.dtype)  # [S, N, H]
+
+    def close(self) -> None:
+        """Cancel nothing, own nothing more: the model is as it came, but for its adapters."""
+        self.model.close()
+
+    def add_shadow(self, name: str, *, seed: int) -> Shadow:
+        """A new shadow of that name, whose term is zero; its first values depend on `seed` alone."""
+        self.bank.create(name, seed=seed)
+        self.shadows[name] = Shadow(self.bank, name, self.settings.optimizer)
+        return self.shadows[name]
+
+    def step(self, batch: Batch, *, shadows: Mapping[int, str] | None = None) -> Step:
+        """Serve the batch's unlabelled rows; hand back a walk for each slot's labelled run.
+
+        Args:
+            batch: rows; the unlabelled ones of a slot must follow what it holds.
+            shadows: by slot, the shadow that the slot's labelled rows train.
+
+        Raises:
+            LessonRefused: `past_context`, `unserved_prefix`, `repacked_weights` or `adapter_unknown`.
+                Nothing was changed.
+        """
+        served, labelled = batch.served_runs(), batch.labelled_runs()
+        for run in served:
+            self._check_served(run)
+        lengths = {run.slot: run.stop for run in served}
+        for run in labelled:
+            self._check_labelled(run, held=lengths.get(run.slot, len(self.slots[run.slot].tokens)))
+        chosen = [self._shadow(run, shadows or {}) for run in labelled]
+        logits = self._serve(served)
+        walks = tuple(self._walk(run, shadow) for run, shadow in zip(labelled, chosen, strict=True))
+        return Step(logits=logits, walks=walks)
+
+    def cut(self, slot: int, *, tokens: int) -> None:
+        """Forget what the slot holds from position `tokens` on."""
+        held = self.slots[slot]
+        assert held.pinned_tokens <= tokens <= len(held.tokens), (held.pinned_tokens, tokens)
+        del held.tokens[tokens:]
+
+    def rekey(self, slot: int, stable: str) -> None:
+        """Empty the slot and serve it with another stable set from now on."""
+        self.cut(slot, tokens=0)
+        self.slots[slot].stable = stable
+
+    def served_logits(self, slot: int, position: int) -> Tensor:
+        """The logits [V] that the row at `position` was served with, from its kept state."""
+        with torch.no_grad():
+            return self.model.logits(self._states[slot, position][None])[0]
+
+    def _serve(self, runs: tuple[Run, ...]) -> Tensor:
+        """Serve every run; logits of their output rows, in the order of the batch's slots."""
+        logits: dict[tuple[int, int], Tensor] = {}
+        outputs = [(run.slot, row.position) for run in runs for row in run.rows if row.output]
+        for part in self._passes(runs):
+            self._run_pass(part)
+            wanted = [key for key in outputs if key not in logits and key[1] < len(self.slots[key[0]].tokens)]
+            if wanted:
+                states = torch.stack([self._states[slot, position] for slot, position in wanted])
+                with torch.no_grad():
+                    logits |= dict(zip(wanted, self.model.logits(states), strict=True))
+        if not outputs:
+            return torch.empty(0, self.model.vocabulary)
+        return torch.stack([logits[key] for key in outputs])
+
+    def _passes(self, runs: tuple[Run, ...]) -> Iterator[_Pass]:
+        singles = [run for run in runs if len(run.rows) == 1]
+        if singles:
+            yield _Pass(
+                slots=tuple(run.slot for run in singles),
+                starts=tuple(run.start for run in singles),
+                tokens=tuple(run.tokens for run in singles),
+            )
+        for run in (run for run in runs if len(run.rows) > 1):
+            for first in range(0, len(run.rows), self.settings.ubatch_rows):
+                tokens = run.tokens[first : first + self.settings.ubatch_rows]
+                yield _Pass(slots=(run.slot,), starts=(run.start + first,), tokens=(tokens,))
+
+    def _run_pass(self, part: _Pass) -> None:
+        rows = len(part.tokens[0])
+        view = ServingView(self.store, layers=len(self.model.layers), slots=part.slots, starts=part.starts)
+        positions = torch.tensor(part.starts)[:, None] + torch.arange(rows)[None]  # [B, T]
+        with torch.no_grad(), self.bank.plan.using(*self._uses(part.slots, rows)):
+            states = self.model.run(self.model.record(torch.tensor(part.tokens), positions, view))
+        for i, (slot, start) in enumerate(zip(part.slots, part.starts, strict=True)):
+            self._states[slot, start : start + rows] = states[i]
+            self.slots[slot].tokens.extend(part.tokens[i])
+
+    def _uses(self, slots: tuple[int, ...], rows: int) -> tuple[Use, ...]:
+        """Each stable set of the pass's slots, with the rows it applies to."""
+        stables = [self.slots[slot].stable for slot in slots for _ in range(rows)]
+        if len(set(stables)) == 1:
+            return () if stables[0] == BASE else (Use(stables[0]),)
+        order = sorted(range(len(stables)), key=lambda row: (stables[row], row))
+        grouped = groupby(order, key=lambda row: stables[row])
+        return tuple(Use(name, torch.tensor(list(index))) for name, index in grouped if name != BASE)
+
+    def _walk(self, run: Run, shadow: Shadow) -> Walk:
+        slot = self.slots[run.slot]
+        labels = [row.label for row in run.rows if row.label is not None]
+        as_served = tuple(slot.tokens[run.start : run.stop]) == run.tokens
+        lesson = Lesson(
+            slot=run.slot,
+            start=run.start,
+            tokens=run.tokens,
+            rows=LabelledRows(tuple(x.target for x in labels), tuple(x.weight for x in labels)),
+            served_uses=() if slot.stable == BASE else (Use(slot.stable),),
+            served_states=self._states[run.slot, run.start : run.stop].clone() if as_served else None,
+        )
+        return Walk(self.model, self.bank.plan, self.store, shadow, lesson)
+
+    def _check_served(self, run: Run) -> None:
+        held = len(self.slots[run.slot].tokens)
+        expected = tuple(range(held, held + len(run.rows)))
+        given = tuple(row.position for row in run.rows)
+        assert given == expected, f"slot {run.slot} holds {held} rows; rows at {given} do not follow them"
+        self._check_context(run)
+
+    def _check_labelled(self, run: Run, *, held: int) -> None:
+        self._check_context(run)
+        if run.start > held:
+            raise LessonRefused(
+                "unserved_prefix",
+                f"the lesson's run starts at position {run.start} of slot {run.slot}, which was served "
+                f"{held} rows; everything before a run must have been served",
+                position=held,
+            )
+        if self.settings.repack == "serve":
+            raise LessonRefused(
+                "repacked_weights",
+                "this lane serves from packed weights, which have no backward; "
+                "start it with --repack off to let it learn",
+            )
+
+    def _check_context(self, run: Run) -> None:
+        if run.stop > self.settings.context_tokens:
+            raise LessonRefused(
+                "past_context",
+                f"the run of slot {run.slot} ends at position {run.stop - 1}; the slot's context has "
+                f"{self.settings.context_tokens} tokens: start the lane with a larger --ctx",
+                position=self.settings.context_tokens,
+            )
+
+    def _shadow(self, run: Run, shadows: Mapping[int, str]) -> Shadow:
+        name = shadows.get(run.slot)
+        if name is None or name not in self.shadows:
+            raise LessonRefused(
+                "adapter_unknown",
+                f"the labelled rows of slot {run.slot} train the shadow {name!r}; "
+                f"this lane has {sorted(self.shadows)}: add the shadow first",
+            )
+        return self.shadows[name]

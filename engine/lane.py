@@ -1,0 +1,339 @@
+"""The lane: which turn gets which slot, what each batch holds, and when a lesson's next segment runs.
+
+- `tick` does at most one learning segment and one serving step, so that nobody who is served waits longer
+  than one segment.
+- Prompts are served in chunks, in turn with decode steps: a long prompt does not stop the others' replies.
+- A lesson rides the batch that serves the last chunk of its turn's prompt; one that cannot start then rides a
+  later batch, or a batch of its own. One walk at a time.
+- A lesson that cannot start is refused and reported; the turn it came with goes on as if without it.
+- A lesson starts only where a slot holds its prefix token by token, under the stable set it was served with.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from tokenizers import Tokenizer
+
+from engine.batch import Batch, Row, lesson_rows, serving_rows
+from engine.duty import DutyMeter
+from engine.engine import Engine
+from engine.errors import LessonRefused, TurnRejected
+from engine.orders import (
+    EndReason,
+    Event,
+    LessonEnded,
+    LessonOrder,
+    LessonStarted,
+    TokenServed,
+    TurnEnded,
+    TurnOrder,
+    TurnStarted,
+)
+from engine.sampling import Sampler
+from engine.slots import Slot, choose_slot, common_prefix
+from engine.text import ReplyText
+from engine.walk import Walk
+
+
+@dataclass(slots=True)
+class _Live:
+    """A turn on its slot."""
+
+    order: TurnOrder
+    slot: Slot
+    cached_tokens: int
+    submitted_at: float
+    sampler: Sampler
+    text: ReplyText
+    reply: list[int] = field(default_factory=list)
+    first_token_at: float | None = None
+
+    @property
+    def prompt_left(self) -> int:
+        """How many prompt tokens have not been served yet."""
+        return max(0, len(self.order.tokens) - len(self.slot.tokens))
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A lesson that has not ended."""
+
+    order: LessonOrder
+    submitted_at: float
+
+
+@dataclass(slots=True)
+class _Walking:
+    """The lesson that walks."""
+
+    waiting: _Waiting
+    walk: Walk
+    slot: Slot
+
+
+class Lane:
+    """Serves turns and walks lessons on one engine. Not thread-safe: one thread owns it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        *,
+        duty: DutyMeter | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.engine = engine
+        self.duty = duty or DutyMeter()
+        self._tokenizer = tokenizer
+        self._clock = clock
+        self._queue: deque[tuple[TurnOrder, float]] = deque()
+        self._live: dict[str, _Live] = {}
+        self._lessons: deque[_Waiting] = deque()
+        self._walking: _Walking | None = None
+        self._prefill_next = True
+        self._events: list[Event] = []
+
+    @property
+    def serving(self) -> bool:
+        """Is any turn being served, or waiting to be?"""
+        return bool(self._live or self._queue)
+
+    @property
+    def learning(self) -> bool:
+        """Is any lesson walking or waiting?"""
+        return self._walking is not None or bool(self._lessons)
+
+    def submit(self, order: TurnOrder) -> None:
+        """Queue a turn.
+
+        Raises:
+            TurnRejected: the prompt is empty or leaves no room for a reply; the slot asked for does not exist.
+        """
+        context = self.engine.settings.context_tokens
+        if not 0 < len(order.tokens) < context:
+            raise TurnRejected(
+                f"the prompt has {len(order.tokens)} tokens; a slot's context holds {context} and a reply "
+                f"needs at least one: send between 1 and {context - 1} tokens"
+            )
+        if order.slot is not None and not 0 <= order.slot < len(self.engine.slots):
+            raise TurnRejected(
+                f"slot {order.slot} was asked for; this lane has slots 0 to {len(self.engine.slots) - 1}"
+            )
+        self._queue.append((order, self._clock()))
+
+    def learn(self, order: LessonOrder) -> None:
+        """Queue a lesson; what becomes of it is an event."""
+        self._lessons.append(_Waiting(order, self._clock()))
+
+    def cancel(self, turn: str) -> None:
+        """End a turn now, queued or live; its slot is free at once."""
+        if turn in self._live:
+            self._end(self._live[turn], "cancelled")
+        for entry in [entry for entry in self._queue if entry[0].id == turn]:
+            self._queue.remove(entry)
+            self._events.append(TurnEnded(turn, "cancelled", total_seconds=self._clock() - entry[1]))
+
+    def cancel_lesson(self, lesson: str) -> None:
+        """End a lesson that has not taken its step; the shadow is what it was."""
+        if self._walking and self._walking.waiting.order.id == lesson:
+            self._walking.walk.cancel()
+            self._lesson_over(self._walking.waiting, _cancelled())
+        for waiting in [waiting for waiting in self._lessons if waiting.order.id == lesson]:
+            self._lessons.remove(waiting)
+            self._lesson_over(waiting, _cancelled())
+
+    def tick(self) -> list[Event]:
+        """Do the next piece of work; returns what happened."""
+        self._admit()
+        self._advance_walk()
+        self._serve()
+        events, self._events = self._events, []
+        return events
+
+    def _admit(self) -> None:
+        for order, submitted_at in list(self._queue):
+            slot = self._slot_for(order)
+            if slot is None:
+                continue
+            self._queue.remove((order, submitted_at))
+            self._start(order, slot, submitted_at)
+
+    def _slot_for(self, order: TurnOrder) -> Slot | None:
+        slots = self.engine.slots if order.slot is None else [self.engine.slots[order.slot]]
+        return choose_slot(slots, order.tokens, order.stable)
+
+    def _start(self, order: TurnOrder, slot: Slot, submitted_at: float) -> None:
+        shared = min(slot.shared_with(order.tokens, order.stable), len(order.tokens) - 1)
+        if slot.stable == order.stable:
+            self.engine.cut(slot.index, tokens=shared)
+        else:
+            self.engine.rekey(slot.index, order.stable)
+        slot.busy = True
+        self._live[order.id] = _Live(
+            order, slot, shared, submitted_at, Sampler(order.sampling), ReplyText(self._tokenizer, order.stop)
+        )
+        self._events.append(TurnStarted(order.id, slot.index, shared))
+
+    def _advance_walk(self) -> None:
+        if self._walking is None or not self.duty.may_learn(self._clock(), serving=self.serving):
+            return
+        walking, started = self._walking, self._clock()
+        try:
+            learned = walking.walk.advance()
+        except LessonRefused as refused:
+            self._lesson_over(walking.waiting, refused)
+            return
+        finally:
+            self.duty.learned(started=started, ended=self._clock())
+        if learned is not None:
+            waited = self._clock() - walking.waiting.submitted_at - learned.learning_seconds
+            self._walk_over()
+            order = walking.waiting.order
+            snapshot = walking.walk.shadow.snapshot()
+            self._events.append(LessonEnded(order.id, order.shadow, learned, waited, snapshot))
+
+    def _serve(self) -> None:
+        rows = self._next_rows()
+        started = self._next_lesson(rows)
+        if not rows and started is None:
+            return
+        waiting, slot = started if started else (None, None)
+        lesson = _rows_of(waiting.order, slot) if waiting and slot else ()
+        shadows = {slot.index: waiting.order.shadow} if waiting and slot else {}
+        try:
+            step = self.engine.step(Batch((*rows, *lesson)), shadows=shadows)
+        except LessonRefused as refused:
+            assert waiting is not None, "a batch without labels was refused"
+            self._lesson_over(waiting, refused)
+            step = self.engine.step(Batch(rows))
+        if step.walks and waiting and slot:
+            self._walking = _Walking(waiting, step.walks[0], slot)
+            slot.pinned_tokens = len(waiting.order.prefix)
+            self._events.append(LessonStarted(waiting.order.id, slot.index, waiting.order.rides))
+        self._take_logits(rows, step.logits)
+
+    def _next_rows(self) -> tuple[Row, ...]:
+        """The next serving step: a chunk of one prompt, or a decode step of every reply, in turn."""
+        prefill = next((live for live in self._live.values() if live.prompt_left), None)
+        decoding = [live for live in self._live.values() if live.reply]
+        if prefill and (self._prefill_next or not decoding):
+            self._prefill_next = False
+            held, chunk = len(prefill.slot.tokens), self.engine.settings.ubatch_rows
+            tokens = prefill.order.tokens[held : held + chunk]
+            last = prefill.prompt_left <= chunk
+            return serving_rows(prefill.slot.index, held, tokens, outputs=int(last))
+        self._prefill_next = True
+        return tuple(Row(live.reply[-1], len(live.slot.tokens), live.slot.index, output=True) for live in decoding)
+
+    def _take_logits(self, rows: tuple[Row, ...], logits: torch.Tensor) -> None:
+        live = {turn.slot.index: turn for turn in self._live.values()}
+        outputs = [row for row in rows if row.output]
+        for row, distribution in zip(outputs, logits, strict=True):
+            self._take_token(live[row.slot], live[row.slot].sampler.draw(distribution))
+
+    def _take_token(self, live: _Live, token: int) -> None:
+        live.reply.append(token)
+        if live.first_token_at is None:
+            live.first_token_at = self._clock()
+        ended = token in live.order.end_tokens
+        text = "" if ended else live.text.push(token)
+        self._events.append(TokenServed(live.order.id, token, text))
+        full = len(live.slot.tokens) >= self.engine.settings.context_tokens
+        if ended or live.text.stopped:
+            self._end(live, "stop")
+        elif full or len(live.reply) >= live.order.max_tokens:
+            self._end(live, "length")
+
+    def _end(self, live: _Live, reason: EndReason) -> None:
+        rest = "" if live.text.stopped else live.text.finish()
+        first, now = live.first_token_at, self._clock()
+        self._events.append(
+            TurnEnded(
+                turn=live.order.id,
+                reason=reason,
+                text=rest,
+                reply=live.text.text,
+                reply_tokens=tuple(live.reply),
+                slot=live.slot.index,
+                cached_tokens=live.cached_tokens,
+                first_token_seconds=None if first is None else first - live.submitted_at,
+                total_seconds=now - live.submitted_at,
+            )
+        )
+        live.slot.busy, live.slot.used_at = False, now
+        del self._live[live.order.id]
+
+    def _next_lesson(self, rows: tuple[Row, ...]) -> tuple[_Waiting, Slot] | None:
+        """The first lesson that may start with this batch, and the slot that holds its prefix."""
+        if self._walking is not None:
+            return None
+        for waiting in self._ready_lessons(rows):
+            self._lessons.remove(waiting)
+            try:
+                return waiting, self._holder(waiting.order)
+            except LessonRefused as refused:
+                self._lesson_over(waiting, refused)
+        return None
+
+    def _ready_lessons(self, rows: tuple[Row, ...]) -> Iterator[_Waiting]:
+        """Lessons whose turn's prompt is served, or will be by these rows; and those that ride no turn."""
+        finishing = {row.slot for row in rows if row.output}
+        for waiting in list(self._lessons):
+            live = self._live.get(waiting.order.rides or "")
+            queued = any(order.id == waiting.order.rides for order, _ in self._queue)
+            if not queued and (live is None or not live.prompt_left or live.slot.index in finishing):
+                yield waiting
+
+    def _holder(self, order: LessonOrder) -> Slot:
+        """The slot that holds the lesson's prefix, that of the turn it rides first."""
+        riding = self._live.get(order.rides or "")
+        slots = sorted(self.engine.slots, key=lambda slot: riding is None or slot is not riding.slot)
+        held = {slot.index: self._held_tokens(slot) for slot in slots}
+        shared = {
+            slot.index: common_prefix(held[slot.index], order.prefix) if slot.stable == order.stable else 0
+            for slot in slots
+        }
+        best = max(slots, key=lambda slot: shared[slot.index])
+        if shared[best.index] < len(order.prefix):
+            raise _unserved(order, best, held[best.index], shared[best.index])
+        return best
+
+    def _held_tokens(self, slot: Slot) -> list[int]:
+        """What the slot will hold once the batch in hand is served: a live turn's whole prompt at least."""
+        live = next((live for live in self._live.values() if live.slot is slot), None)
+        return list(live.order.tokens) if live and live.prompt_left else slot.tokens
+
+    def _lesson_over(self, waiting: _Waiting, refused: LessonRefused) -> None:
+        if self._walking and self._walking.waiting is waiting:
+            self._walk_over()
+        waited = self._clock() - waiting.submitted_at
+        self._events.append(LessonEnded(waiting.order.id, waiting.order.shadow, refused, waited))
+
+    def _walk_over(self) -> None:
+        assert self._walking is not None
+        self._walking.slot.pinned_tokens = 0
+        self._walking = None
+
+
+def _rows_of(order: LessonOrder, slot: Slot) -> tuple[Row, ...]:
+    return lesson_rows(slot.index, len(order.prefix), order.tokens, order.targets, order.weights)
+
+
+def _cancelled() -> LessonRefused:
+    return LessonRefused("cancelled", "the lesson was cancelled before its step; the shadow is unchanged")
+
+
+def _unserved(order: LessonOrder, slot: Slot, held: list[int], position: int) -> LessonRefused:
+    wanted = order.prefix[position]
+    found = held[position] if slot.stable == order.stable and position < len(held) else None
+    says = "nothing" if found is None else f"token {found}"
+    return LessonRefused(
+        "unserved_prefix",
+        f"the lesson needs a prefix of {len(order.prefix)} tokens as served by {order.stable}; slot "
+        f"{slot.index} comes closest and has {says} at position {position} where the prefix has token "
+        f"{wanted}; serve the conversation unchanged on one slot until the lesson has ridden",
+        position=position,
+    )

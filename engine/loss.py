@@ -1,0 +1,115 @@
+"""The lesson's loss: weighted cross-entropy by target index, on slices of rows, with its gradient.
+
+Letters: `R` rows of the run, `H` hidden size, `V` vocabulary.
+
+    loss = Σ wᵢ · (−log softmax(zᵢ)[tᵢ]) / (number of rows that have a target)
+
+- The divisor is the number of labelled rows, not Σw: weights 2, 2 are twice the step of weights 1, 1.
+- A row of weight 0, or without a target, never meets the head: its gradient is exactly zero.
+- At most `SLICE_BYTES` of logits exist at once, whatever R and V are; none is kept.
+- Beside the loss, the same slices give KL(served ‖ shadow), the mean over the rows that were weighed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SLICE_BYTES = 64 * 2**20
+"""Logits held at once: of this size a slice still fills the matrix product, and memory stays flat."""
+
+Head = Callable[[Tensor], Tensor]
+"""States after the last layer [n, H] to logits [n, V] in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRows:
+    """Targets and weights of a run: row i should predict targets[i], with weights[i]."""
+
+    targets: tuple[int | None, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def divisor(self) -> int:
+        """How many rows have a target."""
+        return sum(target is not None for target in self.targets)
+
+    @property
+    def weighed(self) -> tuple[int, ...]:
+        """Indices of the rows that take part: a target, and a weight above 0."""
+        pairs = enumerate(zip(self.targets, self.weights, strict=True))
+        return tuple(i for i, (target, weight) in pairs if target is not None and weight > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SliceLoss:
+    """What one slice gave: its share of the loss, of the KL (a sum over rows), and each row's own loss."""
+
+    loss: float
+    kl_sum: float
+    row_losses: dict[int, float]
+
+
+def loss_slices(
+    states: Tensor,
+    gradient: Tensor,
+    rows: LabelledRows,
+    head: Head,
+    *,
+    vocabulary: int,
+    served: Tensor | None = None,
+    served_head: Head | None = None,
+    slice_bytes: int = SLICE_BYTES,
+) -> Iterator[SliceLoss]:
+    """Loss slice by slice; fills `gradient` [R, H] with d loss / d states, zero where a row takes no part.
+
+    Args:
+        states: what the last layer handed on for the run under the shadow, [R, H].
+        gradient: filled in place, [R, H].
+        rows: targets and weights.
+        head: states to logits, differentiable.
+        vocabulary: V, which with `slice_bytes` sets the rows of a slice.
+        served: the same rows' states as served, for the KL; without it the KL is 0.
+        served_head: states as served to logits; the same as `head` unless the final norm is done already.
+        slice_bytes: the most bytes of float32 logits held at once.
+    """
+    gradient.zero_()
+    weighed = rows.weighed
+    step = max(1, slice_bytes // (4 * vocabulary))
+    for first in range(0, len(weighed), step):
+        chosen = weighed[first : first + step]
+        served_logits = None if served is None else (served_head or head)(served[list(chosen)])
+        yield _one_slice(states, gradient, rows, head, chosen, served_logits)
+
+
+def _one_slice(
+    states: Tensor,
+    gradient: Tensor,
+    rows: LabelledRows,
+    head: Head,
+    chosen: Sequence[int],
+    served_logits: Tensor | None,
+) -> SliceLoss:
+    index = torch.tensor(chosen)
+    targets = torch.tensor([rows.targets[i] for i in chosen])
+    weights = torch.tensor([rows.weights[i] for i in chosen])
+    leaf = states[index].detach().requires_grad_()
+    with torch.enable_grad():
+        logits = head(leaf)  # [n, V]
+        losses = F.cross_entropy(logits, targets, reduction="none")
+        loss = (losses * weights).sum() / rows.divisor
+    loss.backward()
+    assert leaf.grad is not None
+    gradient[index] = leaf.grad
+    kl_sum = 0.0 if served_logits is None else _kl_sum(served_logits, logits.detach())
+    own = dict(zip(chosen, losses.detach().tolist(), strict=True))
+    return SliceLoss(loss=loss.item(), kl_sum=kl_sum, row_losses=own)
+
+
+def _kl_sum(served_logits: Tensor, shadow_logits: Tensor) -> float:
+    """Σ over rows of KL(served ‖ shadow), both [n, V] logits, in nats."""
+    served = F.log_softmax(served_logits, dim=-1)
+    shadow = F.log_softmax(shadow_logits, dim=-1)
+    return F.kl_div(shadow, served, reduction="sum", log_target=True).item()

@@ -1,0 +1,107 @@
+"""What a lane is asked to do, and what it says happened: plain values that travel between threads."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from engine.errors import LessonRefused
+from engine.sampling import Sampling
+from engine.slots import BASE
+from engine.walk import LessonLearned
+
+EndReason = Literal["stop", "length", "cancelled", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOrder:
+    """One completion to serve: prompt token ids, how to draw the reply, and when to end it."""
+
+    id: str
+    tokens: tuple[int, ...]
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    end_tokens: frozenset[int] = frozenset()
+    stable: str = BASE
+    slot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LessonOrder:
+    """One lesson to learn: the prefix it needs, token by token, and its run.
+
+    `rides` names the turn that carries it; without one it runs in a gap, on whichever slot holds the prefix.
+    """
+
+    id: str
+    shadow: str
+    stable: str
+    prefix: tuple[int, ...]
+    tokens: tuple[int, ...]
+    targets: tuple[int | None, ...]
+    weights: tuple[float, ...]
+    rides: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """The turn has a slot; `cached_tokens` of its prompt were there already."""
+
+    turn: str
+    slot: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenServed:
+    """One more token of the reply, and the text that has become certain with it (often empty)."""
+
+    turn: str
+    token: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The turn is over and its slot free. `text` is the rest not yet sent; `reply` the whole reply.
+
+    Times are in seconds since the turn was submitted; `first_token_seconds` is None if none came.
+    """
+
+    turn: str
+    reason: EndReason
+    text: str = ""
+    reply: str = ""
+    reply_tokens: tuple[int, ...] = ()
+    slot: int | None = None
+    cached_tokens: int = 0
+    first_token_seconds: float | None = None
+    total_seconds: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LessonStarted:
+    """The lesson's rows have been taken by a batch; it walks from now on."""
+
+    lesson: str
+    slot: int
+    turn: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LessonEnded:
+    """What became of a lesson. A learned one brings the shadow's snapshot, to be put on disk.
+
+    `waited_seconds` is what it spent between being ordered and its end, less its own segments.
+    """
+
+    lesson: str
+    shadow: str
+    outcome: LessonLearned | LessonRefused
+    waited_seconds: float
+    snapshot: dict[str, Tensor] | None = None
+
+
+Event = TurnStarted | TokenServed | TurnEnded | LessonStarted | LessonEnded

@@ -1,0 +1,164 @@
+"""A shadow: the adapter being trained, its optimizer, and the only place where it changes.
+
+- A step changes everything or nothing: parameters, moments and counter are put back to the byte when a
+  gradient is not finite, when the result is not finite, or when the optimizer raises.
+- A step after which the shadow did not move is an error, not a success.
+- A snapshot holds all that the next step depends on; restoring it is exact.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from engine.errors import EngineError, LessonRefused
+from engine.lora import AdapterBank
+
+_MOMENT = "optimizer."
+_MOMENT_NAMES = ("exp_avg", "exp_avg_sq", "step")
+
+
+class ShadowDidNotMove(EngineError):
+    """A step was taken and the shadow's bytes are what they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSettings:
+    """How a shadow steps. Plain SGD makes the gradient visible: the step is −lr × gradient."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 1e-4
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """What a ledger needs to take the same step again."""
+        if self.name == "sgd":
+            return {"lr": self.lr}
+        return {
+            "lr": self.lr,
+            "betas": list(self.betas),
+            "eps": self.eps,
+            "weight_decay": self.weight_decay,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StepTaken:
+    """One optimizer step: the gradient's norm, and the shadow's hash before and after."""
+
+    gradient_norm: float
+    sha_before: str
+    sha_after: str
+
+
+class Shadow:
+    """An adapter of the bank with the optimizer that trains it."""
+
+    def __init__(self, bank: AdapterBank, name: str, settings: OptimizerSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.steps = 0
+        self._bank = bank
+        self._parameters = bank.parameters(name)
+        for parameter in self._parameters.values():
+            parameter.requires_grad_(True)
+        self._optimizer = _make_optimizer(list(self._parameters.values()), settings)
+
+    def sha256(self) -> str:
+        """The SHA-256 of the adapter's values."""
+        return self._bank.sha256(self.name)
+
+    def gradient_norm(self) -> float:
+        """The Euclidean norm of the gradient over all parameters, summed in float64."""
+        squares = (parameter.grad.double().square().sum().item() for parameter in self._with_gradient())
+        return math.sqrt(math.fsum(squares))
+
+    def drop_gradient(self) -> None:
+        """Forget the gradient."""
+        for parameter in self._parameters.values():
+            parameter.grad = None
+
+    def step(self) -> StepTaken:
+        """Take one step along the gradient that the walk left, then forget it.
+
+        Raises:
+            LessonRefused: `nonfinite_gradient`; nothing has changed.
+            ShadowDidNotMove: the step had no effect; nothing has changed.
+        """
+        norm = self.gradient_norm()
+        if not math.isfinite(norm):
+            self.drop_gradient()
+            raise LessonRefused(
+                "nonfinite_gradient",
+                f"the gradient's norm is {norm}; a step is taken on finite gradients only. "
+                "The shadow is unchanged: lower the weights or the learning rate, or use a wider precision",
+            )
+        before, sha_before = self.snapshot(), self.sha256()
+        try:
+            self._optimizer.step()
+            sha_after = self._check_step(sha_before)
+        except BaseException:
+            self.restore(before)
+            raise
+        finally:
+            self.drop_gradient()
+        self.steps += 1
+        return StepTaken(gradient_norm=norm, sha_before=sha_before, sha_after=sha_after)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of everything the next step depends on: parameters under PEFT's names, moments, counter."""
+        copied = self._bank.tensors(self.name)
+        for key, parameter in self._parameters.items():
+            for moment, value in self._optimizer.state.get(parameter, {}).items():
+                copied[f"{_MOMENT}{moment}.{key}"] = value.detach().clone()
+        copied[f"{_MOMENT}steps"] = torch.tensor(self.steps)
+        return copied
+
+    def restore(self, snapshot: Mapping[str, Tensor]) -> None:
+        """Become what the snapshot holds, to the byte."""
+        self._bank.load(self.name, snapshot)
+        self._optimizer.state.clear()
+        for key, parameter in self._parameters.items():
+            moments = {
+                moment: snapshot[f"{_MOMENT}{moment}.{key}"].clone()
+                for moment in _MOMENT_NAMES
+                if f"{_MOMENT}{moment}.{key}" in snapshot
+            }
+            if moments:
+                self._optimizer.state[parameter] = moments
+        self.steps = int(snapshot[f"{_MOMENT}steps"])
+
+    def _check_step(self, sha_before: str) -> str:
+        finite = all(bool(torch.isfinite(value).all()) for value in self._parameters.values())
+        if not finite:
+            raise LessonRefused(
+                "nonfinite_gradient",
+                "the step would have left values that are not finite in the shadow; it was taken back. "
+                f"The learning rate is {self.settings.lr}: lower it",
+            )
+        sha_after = self.sha256()
+        if sha_after == sha_before:
+            raise ShadowDidNotMove(
+                f"a step of {self.settings.name} at lr {self.settings.lr} left the shadow {self.name} as it was"
+            )
+        return sha_after
+
+    def _with_gradient(self) -> Iterator[Any]:
+        return (parameter for parameter in self._parameters.values() if parameter.grad is not None)
+
+
+def _make_optimizer(parameters: list[Any], settings: OptimizerSettings) -> torch.optim.Optimizer:
+    if settings.name == "sgd":
+        return torch.optim.SGD(parameters, lr=settings.lr)
+    return torch.optim.AdamW(
+        parameters,
+        lr=settings.lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+    )
