@@ -79,8 +79,9 @@ class Engine:
         self._states = torch.zeros(shape, dtype=self.model.dtype)  # [S, N, H]
 
     def close(self) -> None:
-        """Cancel nothing, own nothing more: the model is as it came, but for its adapters."""
+        """Own nothing more: the model is as it came (packed weights stay packed)."""
         self.model.close()
+        self.bank.close()
 
     def add_shadow(self, name: str, *, seed: int) -> Shadow:
         """A new shadow of that name, whose term is zero; its first values depend on `seed` alone."""

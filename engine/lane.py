@@ -178,7 +178,8 @@ class Lane:
         self._events.append(TurnStarted(order.id, slot.index, shared))
 
     def _advance_walk(self) -> None:
-        if self._walking is None or not self.duty.may_learn(self._clock(), serving=self.serving):
+        serving = bool(self._live)  # a turn that waits for the walk's own slot is not being served
+        if self._walking is None or not self.duty.may_learn(self._clock(), serving=serving):
             return
         walking, started = self._walking, self._clock()
         try:
@@ -232,7 +233,11 @@ class Lane:
         live = {turn.slot.index: turn for turn in self._live.values()}
         outputs = [row for row in rows if row.output]
         for row, distribution in zip(outputs, logits, strict=True):
-            self._take_token(live[row.slot], live[row.slot].sampler.draw(distribution))
+            turn = live[row.slot]
+            if bool(torch.isfinite(distribution).any()) and not bool(torch.isnan(distribution).any()):
+                self._take_token(turn, turn.sampler.draw(distribution))
+            else:
+                self._end(turn, "failed", error="the model's logits are not finite; roll the adapter back")
 
     def _take_token(self, live: _Live, token: int) -> None:
         live.reply.append(token)
@@ -247,7 +252,7 @@ class Lane:
         elif full or len(live.reply) >= live.order.max_tokens:
             self._end(live, "length")
 
-    def _end(self, live: _Live, reason: EndReason) -> None:
+    def _end(self, live: _Live, reason: EndReason, *, error: str | None = None) -> None:
         rest = "" if live.text.stopped else live.text.finish()
         first, now = live.first_token_at, self._clock()
         self._events.append(
@@ -261,6 +266,7 @@ class Lane:
                 cached_tokens=live.cached_tokens,
                 first_token_seconds=None if first is None else first - live.submitted_at,
                 total_seconds=now - live.submitted_at,
+                error=error,
             )
         )
         live.slot.busy, live.slot.used_at = False, now

@@ -93,6 +93,7 @@ class AdapterBank:
     def __init__(self, model: PreTrainedModel, shape: AdapterShape) -> None:
         self.plan = RowPlan()
         self.shape = shape
+        self._model = model
         self._base_name = str(model.config._name_or_path)
         targets = shape.targets if isinstance(shape.targets, str) else list(shape.targets)
         self._config = LoraConfig(
@@ -174,6 +175,13 @@ class AdapterBank:
         config |= {"inference_mode": True, "base_model_name_or_path": self._base_name}
         text = json.dumps(config, indent=2, sort_keys=True, default=_plain)
         (directory / "adapter_config.json").write_text(text + "\n")
+
+    def close(self) -> None:
+        """Take every adapter and every layer of ours out of the model again."""
+        for path, layer in self.layers.items():
+            self._model.set_submodule(path, layer.base_layer)
+        del self._model.peft_config
+        self.layers, self._names = {}, set()
 
     def _add(self, layer: RideLinear, name: str) -> None:
         layer.update_layer(name, self.shape.rank, lora_alpha=self.shape.alpha, config=self._config)

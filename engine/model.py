@@ -141,7 +141,7 @@ class LayeredModel:
         for index, layer in enumerate(self.layers):
             layer.forward = self._recorder(index)
         self.decoder.forward = self._decoder
-        ALL_ATTENTION_FUNCTIONS.register(self._attention_name, self._attention)
+        ALL_ATTENTION_FUNCTIONS[self._attention_name] = self._attention
         self.model.config._attn_implementation = self._attention_name
 
     def _recorder(self, index: int) -> Callable[..., Tensor]:

@@ -1,0 +1,144 @@
+"""Every setting, declared once: its type, its default, its sentence. Read once into a frozen value.
+
+- Flags, environment (`RIDEALONG_…`) and a TOML file (`--config`) all come from the fields below; a flag wins
+  over the environment, the environment over the file, the file over the default. Unknown keys are refused.
+- Importing this loads no torch.
+"""
+
+import argparse
+import ipaddress
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+
+ENVIRONMENT_PREFIX = "RIDEALONG_"
+
+
+class ConfigError(Exception):
+    """A setting cannot be used as given."""
+
+
+def default_data_dir() -> Path:
+    """The data directory by the XDG rules: $XDG_DATA_HOME/ridealong, or ~/.local/share/ridealong."""
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share") / "ridealong"
+
+
+class Settings(BaseModel):
+    """What a lane is started with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data_dir: Path = Field(
+        default_factory=default_data_dir, description="where ledger, adapters and models are kept"
+    )
+    model: str | None = Field(
+        None, description="a directory of safetensors, a .gguf file or a hub id; else the bundled SmolLM2"
+    )
+    host: str = Field("127.0.0.1", description="the address to listen on; loopback only")
+    port: int = Field(8088, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
+    ready_file: Path | None = Field(None, description="a file that holds the URL once the lane serves")
+    slots: int = Field(4, ge=1, le=256, description="sequences served at once")
+    ctx: int = Field(
+        4096, ge=16, description="tokens of context of each slot, at most what the model was made for"
+    )
+    repack: Literal["off", "serve"] = Field(
+        "off", description="serve: from oneDNN-packed weights, faster, cannot learn"
+    )
+    learn: tuple[str, ...] = Field((), description="an agent that may learn; give it again for each")
+    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="how a shadow steps")
+    lr: float = Field(1e-4, gt=0, le=1, description="the learning rate of a lesson's step")
+    rank: int = Field(8, ge=1, le=256, description="the adapters' LoRA rank")
+    alpha: int = Field(16, ge=1, description="the adapters' LoRA alpha; the term is scaled by alpha / rank")
+    duty: float = Field(
+        0.10, gt=0, le=1, description="share of lane time learning may take while someone is served"
+    )
+    idle_seconds: float = Field(2.0, ge=0, description="how long the lane is idle before lessons run in the gap")
+    lesson_ttl_seconds: float = Field(86400.0, gt=0, description="how long a lesson may wait for its turn")
+
+    @field_validator("learn", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
+
+    @field_validator("host")
+    @classmethod
+    def _loopback(cls, value: str) -> str:
+        if value == "localhost" or _is_loopback(value):
+            return value
+        raise ValueError(
+            f"the address {value!r} is not loopback, and without a key a lane listens on loopback only: "
+            "use 127.0.0.1 or ::1 and put a proxy that asks for a key in front"
+        )
+
+    @property
+    def database(self) -> Path:
+        """The ledger's file."""
+        return self.data_dir / "ledger.db"
+
+
+def add_flags(parser: argparse.ArgumentParser, names: Sequence[str] | None = None) -> None:
+    """Add a flag for each setting (or for those named), and `--config`."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings")
+    for name, field in Settings.model_fields.items():
+        if names is None or name in names:
+            parser.add_argument(f"--{name.replace('_', '-')}", **_flag(name, field))
+
+
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
+    """The settings from flags, environment and file.
+
+    Raises:
+        ConfigError: a key is unknown or a value is not allowed; the message names it and where it came from.
+    """
+    given = _from_file(flags.get("config"))
+    given |= _from_environment(environment)
+    given |= {name: flags[name] for name in Settings.model_fields if flags.get(name) is not None}
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_sentence(dict(item)) for item in error.errors())) from error
+
+
+def _flag(name: str, field: FieldInfo) -> dict[str, Any]:
+    default = "" if field.default is None or field.default_factory else f" (default: {field.default!s:.40})"
+    choices = getattr(field.annotation, "__args__", None) if "Literal" in str(field.annotation) else None
+    flag: dict[str, Any] = {"dest": name, "help": f"{field.description}{default or ''}", "default": None}
+    if choices:
+        return flag | {"choices": choices}
+    if name == "learn":
+        return flag | {"action": "append", "metavar": "AGENT", "help": field.description}
+    return flag | {"metavar": name.upper()}
+
+
+def _from_file(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    found = {key: value for key, value in environment.items() if key.startswith(ENVIRONMENT_PREFIX)}
+    return {key.removeprefix(ENVIRONMENT_PREFIX).lower(): value for key, value in found.items()}
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        return f"there is no setting {name!r}; the settings are {', '.join(Settings.model_fields)}"
+    return f"--{name.replace('_', '-')} {error['input']!r}: {error['msg'].removeprefix('Value error, ')}"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False

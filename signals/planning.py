@@ -1,0 +1,145 @@
+"""Planning: a signal and its turn in, a lesson plan or a refusal out. Pure.
+
+* Who may learn what is decided first, before anything of the turn is looked at or told.
+* The token shift is made here and nowhere else: a run begins at the row that predicts its first target.
+* A plan that is returned can be carried as it is; what stands against one is a refusal, never an exception.
+"""
+
+from typing import assert_never
+
+from signals.policy import Policy
+from signals.records import Action, Correction, Engram, LessonPlan, Origin, Outcome, Turn
+from signals.refusals import Refusal, RefusalCode, RefusalError
+from signals.runs import LessonSignal, Run, find_run
+from signals.spans import points_to_own_reply
+from signals.tokens import ChatTokenizer, RenderError
+from signals.weights import token_weight
+
+
+def plan(
+    signal: LessonSignal,
+    turn: Turn | None,
+    *,
+    policy: Policy,
+    tokenizer: ChatTokenizer,
+    context_tokens: int,
+    relevance: float | None = None,
+    outcome: Outcome = Outcome.UNKNOWN,
+) -> LessonPlan | Refusal:
+    """Plan the lesson that ``signal`` asks for, or say why there is none.
+
+    ``turn`` is the turn it names, or None where no turn has that id; ``context_tokens`` the size of the
+    context that the lesson would run in; ``relevance`` the latest one told for an engram, in place of its
+    own; and ``outcome`` the latest verdict on the turn.
+    """
+    try:
+        admitted = _admit(signal, turn, policy=policy, outcome=outcome)
+        weight = _weigh(signal, relevance)
+        run = find_run(signal, admitted, tokenizer)
+        lesson = _lesson(signal, admitted, run, weight=weight)
+        _require_in_context(lesson, context_tokens=context_tokens)
+    except RefusalError as error:
+        return error.refusal
+    except RenderError as error:
+        return Refusal(
+            code=RefusalCode.TEMPLATE_NOT_PREFIX_STABLE,
+            message=f"The chat template does not render turn {signal.turn} again ({error}). "
+            "Signal a turn whose messages it takes, or serve with the template of that turn.",
+        )
+    return lesson
+
+
+def _admit(signal: LessonSignal, turn: Turn | None, *, policy: Policy, outcome: Outcome) -> Turn:
+    """Return the turn where the signal may be learned from it. Another agent's turn is as unknown as none."""
+    assert turn is None or turn.id == signal.turn, f"signal {signal.id} is of turn {signal.turn}, not {turn.id}"
+    if turn is None or turn.agent != signal.agent:
+        raise RefusalError(
+            RefusalCode.TURN_UNKNOWN,
+            f"Agent {signal.agent} has no turn {signal.turn}. Give the id that X-Ridealong-Turn told.",
+        )
+    if not policy.learns(signal.agent):
+        raise RefusalError(
+            RefusalCode.POLICY_OFF,
+            f"No policy lets agent {signal.agent} learn. Name it among the agents that do.",
+        )
+    if turn.private or not policy.private_contexts.isdisjoint({turn.context, signal.context}):
+        raise RefusalError(
+            RefusalCode.PRIVATE_CONTEXT,
+            f"Turn {turn.id} is private, and nothing private trains. Signal a turn of a context that is not.",
+        )
+    _require_good_source(signal, turn, policy=policy, outcome=outcome)
+    return turn
+
+
+def _require_good_source(signal: LessonSignal, turn: Turn, *, policy: Policy, outcome: Outcome) -> None:
+    origin = _origin(signal)
+    if not policy.trusts(origin):
+        raise RefusalError(
+            RefusalCode.UNTRUSTED_SOURCE,
+            f"The policy does not trust origin {origin}. Signal what comes from an origin that it trusts.",
+        )
+    if outcome is Outcome.FAILED and _learns_own_reply(signal, turn):
+        raise RefusalError(
+            RefusalCode.FAILED_OUTCOME,
+            f"Turn {turn.id} was judged failed, so its own reply is not learned. Send a correction instead.",
+        )
+
+
+def _origin(signal: LessonSignal) -> Origin:
+    return Origin.SELF if isinstance(signal, Action) else signal.origin
+
+
+def _learns_own_reply(signal: LessonSignal, turn: Turn) -> bool:
+    match signal:
+        case Engram():
+            return points_to_own_reply(signal, turn)
+        case Correction():
+            return False
+        case Action():
+            return True
+        case _:
+            assert_never(signal)
+
+
+def _weigh(signal: LessonSignal, relevance: float | None) -> float:
+    latest = signal.relevance if relevance is None else relevance
+    weight = token_weight(latest, _origin(signal))
+    if weight == 0:
+        raise RefusalError(
+            RefusalCode.BAD_WEIGHT,
+            f"There is nothing to learn: relevance {latest} leaves every label at weight 0. "
+            "Give a relevance above 0 and at most 1.",
+        )
+    return weight
+
+
+def _lesson(signal: LessonSignal, turn: Turn, run: Run, *, weight: float) -> LessonPlan:
+    first = max(run.span.start, 1)  # nothing comes before the first token of all, so nothing predicts it
+    end = run.span.end
+    if first >= end:
+        raise RefusalError(
+            RefusalCode.SPAN_NOT_FOUND,
+            f"The signal points at no token of turn {turn.id} that another precedes. Point at more of it.",
+        )
+    return LessonPlan(
+        agent=turn.agent,
+        context=turn.context,
+        turn=turn.id,
+        kind=signal.kind,
+        signals=(signal.id,),
+        prefix_tokens=first - 1,
+        prefix=run.sequence[: first - 1],
+        tokens=run.sequence[first - 1 : end - 1],
+        targets=run.sequence[first:end],
+        weights=(weight,) * (end - first),
+    )
+
+
+def _require_in_context(lesson: LessonPlan, *, context_tokens: int) -> None:
+    if lesson.last_position >= context_tokens:
+        raise RefusalError(
+            RefusalCode.PAST_CONTEXT,
+            f"The lesson's rows are positions {lesson.prefix_tokens} to {lesson.last_position}; a context of "
+            f"{context_tokens} tokens ends at {context_tokens - 1}. Point at less, or serve a larger one.",
+            position=lesson.last_position,
+        )

@@ -1,0 +1,278 @@
+"""What crosses the boundary: the signals an agent emits, the turns a lane served, the lessons planned.
+
+* Every record is frozen, refuses unknown fields, and fits in UTF-8 JSON (no lone surrogate, no NaN).
+* A signal's ``id`` is its client's idempotency key: the same id with the same fingerprint is the same signal.
+* An engram points in exactly one way: at a message, at a character range of a message, or by an exact quote.
+* Message index ``len(messages)`` of a turn is the turn's own reply.
+"""
+
+import hashlib
+import json
+import math
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Literal, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    model_validator,
+)
+
+MAX_SIGNALS = 1_000
+"""Signals in one request: enough for a day's backlog, few enough to be stored in one short transaction."""
+
+MAX_TEXT_CHARS = 1_000_000
+"""Characters of a quote or a corrected reply: past any context a lane serves, short of hurting it."""
+
+_T = TypeVar("_T")
+
+
+def _encodable(value: _T) -> _T:
+    try:
+        _dump(value).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("contains a lone surrogate, which UTF-8 cannot carry; send valid Unicode") from error
+    return value
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _in_utc(at: datetime) -> datetime:
+    try:
+        return at.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{at.isoformat()} is outside the years 1 to 9999 in UTC") from error
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+JsonObject = Annotated[dict[str, JsonValue], AfterValidator(_encodable)]
+Name = Annotated[Text, Field(min_length=1, max_length=200, pattern=r"^\P{Cc}+$")]
+ContextName = Annotated[Text, Field(max_length=200, pattern=r"^\P{Cc}*$")]
+AgentName = Annotated[Text, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")]
+Index = Annotated[int, Field(strict=True, ge=0)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
+TokenIds = tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class Origin(StrEnum):
+    """Who a piece of the traffic comes from."""
+
+    HUMAN = "human"
+    TOOL = "tool"
+    PEER = "peer"
+    SELF = "self"
+
+
+class Outcome(StrEnum):
+    """How a turn ended, by its latest verdict."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _SignalBase(_Record):
+    id: Name
+    agent: AgentName
+    context: ContextName = ""
+    at: Moment | None = None
+    """When the agent noticed it, kept in UTC so that one instant has one spelling."""
+
+
+class Engram(_SignalBase):
+    """A piece of a turn that matters: a message, a character range of it, or an exact quote."""
+
+    kind: Literal["engram"] = "engram"
+    turn: Name
+    origin: Origin
+    relevance: Share = 1.0
+    message: Index | None = None
+    start: Index | None = None
+    end: Index | None = None
+    quote: Annotated[Text, Field(min_length=1, max_length=MAX_TEXT_CHARS)] | None = None
+
+    @model_validator(mode="after")
+    def _points_in_one_way(self) -> Self:
+        if self.message is None and self.quote is None:
+            raise ValueError("points nowhere; give message, or message with start and end, or quote")
+        if self.start is None and self.end is None:
+            return self
+        if self.quote is not None:
+            raise ValueError("points twice; give either quote, or message with start and end")
+        if self.start is None or self.end is None:
+            raise ValueError("start and end go together; give both, or neither for the whole message")
+        if self.start >= self.end:
+            raise ValueError(f"start {self.start} is not before end {self.end}")
+        return self
+
+    @property
+    def whole_message(self) -> bool:
+        """True where the engram points at all of a message rather than at a piece of it."""
+        return self.quote is None and self.start is None
+
+
+class Relevance(_SignalBase):
+    """That engram matters this much; the latest wins until its lesson rides."""
+
+    kind: Literal["relevance"] = "relevance"
+    engram: Name
+    """The id of the engram's signal."""
+    relevance: Share
+
+
+class ReplyMessage(_Record):
+    """A corrected reply in the form of a chat message."""
+
+    role: Literal["assistant"] = "assistant"
+    content: Annotated[Text, Field(max_length=MAX_TEXT_CHARS)] | None = None
+    tool_calls: tuple[JsonObject, ...] | None = None
+    reasoning_content: Annotated[Text, Field(max_length=MAX_TEXT_CHARS)] | None = None
+
+
+class Correction(_SignalBase):
+    """The reply of that turn should have been this."""
+
+    kind: Literal["correction"] = "correction"
+    turn: Name
+    reply: Annotated[Text, Field(max_length=MAX_TEXT_CHARS)] | ReplyMessage
+    origin: Origin = Origin.HUMAN
+    relevance: Share = 1.0
+
+
+class Action(_SignalBase):
+    """The agent's own reply of that turn was worth keeping."""
+
+    kind: Literal["action"] = "action"
+    turn: Name
+    relevance: Share = 1.0
+
+
+class Verdict(_SignalBase):
+    """How that turn ended."""
+
+    kind: Literal["verdict"] = "verdict"
+    turn: Name
+    outcome: Outcome
+
+
+Signal = Annotated[Engram | Relevance | Correction | Action | Verdict, Field(discriminator="kind")]
+
+_SIGNAL: TypeAdapter[Signal] = TypeAdapter(Signal)
+_SIGNALS: TypeAdapter[list[Signal]] = TypeAdapter(
+    Annotated[list[Signal], Field(min_length=1, max_length=MAX_SIGNALS)]
+)
+
+
+def parse_signal(body: object) -> Signal:
+    """Read one signal from decoded JSON. Raises `pydantic.ValidationError`, naming each bad field."""
+    return _SIGNAL.validate_python(body)
+
+
+def parse_signals(body: object) -> list[Signal]:
+    """Read a list of 1 to ``MAX_SIGNALS`` signals, or a single one, from decoded JSON.
+
+    Raises `pydantic.ValidationError` where a signal is ill-formed, or there are none or too many.
+    """
+    return _SIGNALS.validate_python(body) if isinstance(body, list) else [parse_signal(body)]
+
+
+def canonical_json(signal: Signal) -> str:
+    """Write ``signal`` in the spelling that equal signals share: defaults filled in, keys sorted."""
+    return _dump(signal.model_dump(mode="json"))
+
+
+def fingerprint(signal: Signal) -> str:
+    """Return the SHA-256 of the canonical JSON in hexadecimal: equal only where the bodies are."""
+    return hashlib.sha256(canonical_json(signal).encode()).hexdigest()
+
+
+class Message(_Record):
+    """One message of a served prompt, as the chat template got it."""
+
+    role: Annotated[Text, Field(min_length=1)]
+    content: Text
+    name: Text | None = None
+    tool_calls: tuple[JsonObject, ...] | None = None
+    tool_call_id: Text | None = None
+    reasoning_content: Text | None = None
+
+    def for_template(self) -> dict[str, object]:
+        """Return the message as chat templates read it: plain values, no key for what it lacks."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class Turn(_Record):
+    """One completion request, served."""
+
+    id: Name
+    agent: AgentName
+    context: ContextName = ""
+    private: bool = False
+    messages: tuple[Message, ...]
+    template_args: JsonObject = {}
+    prompt_tokens: TokenIds
+    reply_tokens: TokenIds
+    """As generated, with the end-of-turn token where one was generated."""
+    reply_text: Text
+    adapter: Text
+    context_tokens: Annotated[int, Field(gt=0)]
+    """The size of the slot's context."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What engrams point into, by message index: each message's content, then the turn's own reply."""
+        return (*(message.content for message in self.messages), self.reply_text)
+
+    @property
+    def reply_index(self) -> int:
+        """The message index of the turn's own reply."""
+        return len(self.messages)
+
+
+class LessonPlan(_Record):
+    """One run of labelled rows after a served prefix: row i feeds ``tokens[i]``, learns ``targets[i]``."""
+
+    agent: AgentName
+    context: ContextName
+    turn: Name
+    kind: Literal["engram", "correction", "action"]
+    signals: Annotated[tuple[Name, ...], Field(min_length=1)]
+    """The ids of the signals it is made of; the one that makes it comes first."""
+    prefix_tokens: Index
+    """How many served tokens the run reads before its first row."""
+    prefix: TokenIds
+    tokens: TokenIds
+    targets: TokenIds
+    weights: tuple[float, ...]
+
+    @model_validator(mode="after")
+    def _is_one_weighted_run(self) -> Self:
+        if self.prefix_tokens != len(self.prefix):
+            raise ValueError(f"prefix_tokens is {self.prefix_tokens}, the prefix has {len(self.prefix)} tokens")
+        rows = {len(self.tokens), len(self.targets), len(self.weights)}
+        if len(rows) != 1 or 0 in rows:
+            raise ValueError(
+                f"{len(self.tokens)} tokens, {len(self.targets)} targets and {len(self.weights)} weights "
+                "are not one or more whole rows"
+            )
+        if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights):
+            raise ValueError("weights must be finite and not negative")
+        return self
+
+    @property
+    def last_position(self) -> int:
+        """The position of the run's last row."""
+        return self.prefix_tokens + len(self.tokens) - 1
