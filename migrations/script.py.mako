@@ -1,0 +1,20 @@
+"""${message}.
+
+Revision: ${up_revision}, after ${down_revision}.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+${imports if imports else ""}
+revision = ${repr(up_revision)}
+down_revision = ${repr(down_revision)}
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    ${upgrades if upgrades else "pass"}
+
+
+def downgrade() -> None:
+    raise NotImplementedError("a ledger is not taken back: restore the copy made before the upgrade")

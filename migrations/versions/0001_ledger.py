@@ -1,0 +1,244 @@
+"""The first tables: turns, signals, lessons, steps and adapters, and the append-only ledger.
+
+Revision: 0001, after None.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+# Names of checks stand in op.f: they stay as written, whatever naming convention the models have by then.
+
+APPEND_ONLY = "the ledger is append-only"
+
+
+def upgrade() -> None:
+    create_turns()
+    create_lessons()
+    create_signals()
+    create_lesson_signals()
+    create_steps()
+    create_adapters()
+    create_ledger()
+    forbid_changes_to_ledger()
+
+
+def downgrade() -> None:
+    raise NotImplementedError("a ledger is not taken back: restore the copy made before the upgrade")
+
+
+def create_turns() -> None:
+    op.create_table(
+        "turns",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("agent", sa.Text, nullable=False),
+        sa.Column("context", sa.Text, nullable=False),
+        sa.Column("private", sa.Boolean, nullable=False),
+        sa.Column("slot", sa.BigInteger, nullable=False),
+        sa.Column("adapter", sa.Text, nullable=False),
+        sa.Column("messages", sa.JSON, nullable=True),
+        sa.Column("template_args", sa.JSON, nullable=True),
+        sa.Column("prompt_tokens", sa.LargeBinary, nullable=True),
+        sa.Column("reply_tokens", sa.LargeBinary, nullable=True),
+        sa.Column("reply_text", sa.Text, nullable=True),
+        sa.Column("prompt_token_count", sa.BigInteger, nullable=False),
+        sa.Column("reply_token_count", sa.BigInteger, nullable=False),
+        sa.Column("cached_token_count", sa.BigInteger, nullable=False),
+        sa.Column("finish_reason", sa.Text, nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.Column("first_token_ms", sa.Double, nullable=True),
+        sa.Column("total_ms", sa.Double, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_turns"),
+        sa.CheckConstraint(
+            "NOT private OR (messages IS NULL AND template_args IS NULL AND prompt_tokens IS NULL"
+            " AND reply_tokens IS NULL AND reply_text IS NULL)",
+            name=op.f("ck_turns_private_is_wordless"),
+        ),
+    )
+    op.create_index("ix_turns_agent_context_created_at_us", "turns", ["agent", "context", "created_at_us"])
+
+
+def create_lessons() -> None:
+    op.create_table(
+        "lessons",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("agent", sa.Text, nullable=False),
+        sa.Column("context", sa.Text, nullable=False),
+        sa.Column("turn", sa.Text, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("prefix_token_count", sa.BigInteger, nullable=False),
+        sa.Column("tokens", sa.LargeBinary, nullable=False),
+        sa.Column("targets", sa.LargeBinary, nullable=False),
+        sa.Column("weights", sa.LargeBinary, nullable=False),
+        sa.Column("planned_at_us", sa.BigInteger, nullable=False),
+        sa.Column("ridden_turn", sa.Text, nullable=True),
+        sa.Column("code", sa.Text, nullable=True),
+        sa.Column("message", sa.Text, nullable=True),
+        sa.Column("position", sa.BigInteger, nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_lessons"),
+        sa.ForeignKeyConstraint(["turn"], ["turns.id"], name="fk_lessons_turn"),
+    )
+    op.create_index("ix_lessons_agent_context_state", "lessons", ["agent", "context", "state"])
+    op.create_index("ix_lessons_turn", "lessons", ["turn"])
+
+
+def create_signals() -> None:
+    op.create_table(
+        "signals",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("agent", sa.Text, nullable=False),
+        sa.Column("context", sa.Text, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("turn", sa.Text, nullable=True),
+        sa.Column("engram", sa.Text, nullable=True),
+        sa.Column("at_us", sa.BigInteger, nullable=False),
+        sa.Column("body", sa.JSON, nullable=True),
+        sa.Column("fingerprint", sa.Text, nullable=False),
+        sa.Column("private", sa.Boolean, nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("code", sa.Text, nullable=True),
+        sa.Column("message", sa.Text, nullable=True),
+        sa.Column("position", sa.BigInteger, nullable=True),
+        sa.Column("received_at_us", sa.BigInteger, nullable=False),
+        sa.Column("arrival", sa.BigInteger, nullable=False),
+        sa.Column("lesson", sa.Text, nullable=True),
+        sa.PrimaryKeyConstraint("id", name="pk_signals"),
+        sa.UniqueConstraint("arrival", name="uq_signals_arrival"),
+        sa.ForeignKeyConstraint(["lesson"], ["lessons.id"], name="fk_signals_lesson"),
+        sa.CheckConstraint("NOT private OR body IS NULL", name=op.f("ck_signals_private_is_wordless")),
+    )
+    op.create_index("ix_signals_agent_context_state", "signals", ["agent", "context", "state"])
+    op.create_index("ix_signals_state_arrival", "signals", ["state", "arrival"])
+    op.create_index("ix_signals_turn_kind_arrival", "signals", ["turn", "kind", "arrival"])
+    op.create_index("ix_signals_engram_kind_arrival", "signals", ["engram", "kind", "arrival"])
+    op.create_index("ix_signals_lesson", "signals", ["lesson"])
+
+
+def create_lesson_signals() -> None:
+    op.create_table(
+        "lesson_signals",
+        sa.Column("lesson", sa.Text, nullable=False),
+        sa.Column("signal", sa.Text, nullable=False),
+        sa.Column("role", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("lesson", "signal", name="pk_lesson_signals"),
+        sa.ForeignKeyConstraint(["lesson"], ["lessons.id"], name="fk_lesson_signals_lesson"),
+        sa.ForeignKeyConstraint(["signal"], ["signals.id"], name="fk_lesson_signals_signal"),
+    )
+    op.create_index("ix_lesson_signals_signal", "lesson_signals", ["signal"])
+
+
+def create_steps() -> None:
+    op.create_table(
+        "steps",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("lesson", sa.Text, nullable=False),
+        sa.Column("agent", sa.Text, nullable=False),
+        sa.Column("number", sa.BigInteger, nullable=False),
+        sa.Column("signals", sa.JSON, nullable=False),
+        sa.Column("prefix_turn", sa.Text, nullable=False),
+        sa.Column("prefix_token_count", sa.BigInteger, nullable=False),
+        sa.Column("tokens", sa.LargeBinary, nullable=False),
+        sa.Column("targets", sa.LargeBinary, nullable=False),
+        sa.Column("weights", sa.LargeBinary, nullable=False),
+        sa.Column("loss_before", sa.Double, nullable=False),
+        sa.Column("kl_served", sa.Double, nullable=True),
+        sa.Column("gradient_norm", sa.Double, nullable=False),
+        sa.Column("optimizer", sa.Text, nullable=False),
+        sa.Column("hyperparameters", sa.JSON, nullable=False),
+        sa.Column("lr", sa.Double, nullable=False),
+        sa.Column("chunk_rows", sa.BigInteger, nullable=False),
+        sa.Column("shadow_before", sa.Text, nullable=False),
+        sa.Column("shadow_after", sa.Text, nullable=False),
+        sa.Column("snapshot", sa.Text, nullable=False),
+        sa.Column("learning_ms", sa.Double, nullable=False),
+        sa.Column("waited_ms", sa.Double, nullable=False),
+        sa.Column("peak_bytes", sa.BigInteger, nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_steps"),
+        sa.UniqueConstraint("lesson", name="uq_steps_lesson"),
+        sa.UniqueConstraint("agent", "number", name="uq_steps_agent_number"),
+        sa.ForeignKeyConstraint(["lesson"], ["lessons.id"], name="fk_steps_lesson"),
+        sa.ForeignKeyConstraint(["prefix_turn"], ["turns.id"], name="fk_steps_prefix_turn"),
+    )
+
+
+def create_adapters() -> None:
+    op.create_table(
+        "adapters",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), nullable=False),
+        sa.Column("agent", sa.Text, nullable=False),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("version", sa.BigInteger, nullable=True),
+        sa.Column("sha", sa.Text, nullable=False),
+        sa.Column("snapshot", sa.Text, nullable=False),
+        sa.Column("step_number", sa.BigInteger, nullable=False),
+        sa.Column("created_at_us", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_adapters"),
+        sa.UniqueConstraint("agent", "version", name="uq_adapters_agent_version"),
+        sa.CheckConstraint(
+            "(state = 'shadow') = (version IS NULL)", name=op.f("ck_adapters_versions_are_numbered")
+        ),
+    )
+    for state in ("shadow", "stable"):
+        only = sa.text(f"state = '{state}'")
+        op.create_index(
+            f"uq_adapters_{state}", "adapters", ["agent"], unique=True, sqlite_where=only, postgresql_where=only
+        )
+
+
+def create_ledger() -> None:
+    counter = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+    op.create_table(
+        "ledger",
+        sa.Column("seq", counter, autoincrement=False, nullable=False),
+        sa.Column("at_us", sa.BigInteger, nullable=False),
+        sa.Column("kind", sa.Text, nullable=False),
+        sa.Column("agent", sa.Text, nullable=False),
+        sa.Column("context", sa.Text, nullable=True),
+        sa.Column("code", sa.Text, nullable=True),
+        sa.Column("subject", sa.Text, nullable=False),
+        sa.Column("body", sa.JSON, nullable=False),
+        sa.Column("previous", sa.Text, nullable=False),
+        sa.Column("sha", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("seq", name="pk_ledger"),
+    )
+    op.create_index("ix_ledger_agent_seq", "ledger", ["agent", "seq"])
+    op.create_index("ix_ledger_context_seq", "ledger", ["context", "seq"])
+    op.create_index("ix_ledger_kind_seq", "ledger", ["kind", "seq"])
+    op.create_index("ix_ledger_code_seq", "ledger", ["code", "seq"])
+    op.create_index("ix_ledger_at_us", "ledger", ["at_us"])
+    op.create_index("ix_ledger_subject_kind", "ledger", ["subject", "kind"])
+
+
+def forbid_changes_to_ledger() -> None:
+    """Triggers, because a program other than this one may open the file too."""
+    if op.get_bind().dialect.name == "sqlite":
+        forbid_on_sqlite()
+    else:
+        forbid_on_postgresql()
+
+
+def forbid_on_sqlite() -> None:
+    # The insert trigger: INSERT OR REPLACE over a row deletes it without firing the delete trigger.
+    for name, event in (
+        ("ledger_no_update", "UPDATE ON ledger"),
+        ("ledger_no_delete", "DELETE ON ledger"),
+        ("ledger_no_replace", "INSERT ON ledger WHEN EXISTS (SELECT 1 FROM ledger WHERE seq >= NEW.seq)"),
+    ):
+        op.execute(f"CREATE TRIGGER {name} BEFORE {event} BEGIN SELECT RAISE(ABORT, '{APPEND_ONLY}'); END")
+
+
+def forbid_on_postgresql() -> None:
+    op.execute(
+        "CREATE FUNCTION ledger_refuse() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$ BEGIN RAISE EXCEPTION '{APPEND_ONLY}'; END $$"
+    )
+    op.execute(
+        "CREATE TRIGGER ledger_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON ledger"
+        " FOR EACH STATEMENT EXECUTE FUNCTION ledger_refuse()"
+    )

@@ -1,0 +1,114 @@
+"""Everything the store refuses, as one tree.
+
+    StoreError
+    ├── OpenError                 the database cannot be opened, or is no longer open
+    │   ├── NoDatabase            there is none at that place
+    │   ├── WrongRevision         its tables are of another version of ridealong
+    │   ├── AlreadyOpen           another process writes to it
+    │   ├── UnsupportedUrl        neither a file, nor PostgreSQL
+    │   └── Closed                the store was closed
+    ├── ReadOnly                  a write through a database opened for reading
+    ├── StorageFailed             the database itself failed: disk full, locked, connection lost
+    ├── Unknown                   no row of that id
+    ├── AlreadyRecorded           an id that is already taken
+    ├── WrongState                the row is not in a state that allows this
+    ├── LessonRefused             the lesson is one that must not be kept
+    ├── DoesNotFollow             a step or a promotion made from another shadow than the head
+    ├── NothingToPromote          the shadow is already what is served
+    └── BadPage                   a page of the ledger that cannot be served
+
+Every message says what was given, what is allowed and what to do. A raised error has changed nothing: the
+transaction it was raised in is rolled back.
+"""
+
+from collections.abc import Collection
+
+
+class StoreError(Exception):
+    """The root of the tree."""
+
+
+class OpenError(StoreError):
+    """The database cannot be opened, or is no longer open."""
+
+
+class NoDatabase(OpenError):
+    """There is no database at that place, and none was asked to be made."""
+
+
+class WrongRevision(OpenError):
+    """The tables are at another revision than this version of ridealong needs."""
+
+    def __init__(self, *, where: str, found: str | None, needed: str, known: bool, command: str) -> None:
+        self.found = found
+        self.needed = needed
+        self.command = command
+        program = "" if known else " with the ridealong that wrote it, or a newer one"
+        super().__init__(
+            f"the ledger at {where} is at revision {found or 'none'}, this ridealong needs {needed}:"
+            f" run `{command}`{program}"
+        )
+
+
+class AlreadyOpen(OpenError):
+    """Another process has the database open for writing."""
+
+
+class UnsupportedUrl(OpenError):
+    """The URL names neither a SQLite file nor a PostgreSQL database."""
+
+
+class Closed(OpenError):
+    """The store was closed."""
+
+
+class ReadOnly(StoreError):
+    """A write through a database that was opened for reading."""
+
+
+class StorageFailed(StoreError):
+    """The database failed underneath the operation; the driver's error is the cause."""
+
+
+class Unknown(StoreError):
+    """No row of that id."""
+
+    def __init__(self, what: str, identity: str) -> None:
+        super().__init__(f"there is no {what} {identity!r}: record it first, or check the id")
+
+
+class AlreadyRecorded(StoreError):
+    """A row of that id is already there."""
+
+    def __init__(self, what: str, identity: str) -> None:
+        super().__init__(f"{what} {identity!r} is already recorded: every {what} needs an id of its own")
+
+
+class WrongState(StoreError):
+    """The row is not in a state that allows the operation."""
+
+    def __init__(self, what: str, identity: str, *, state: str, allowed: Collection[str]) -> None:
+        self.state = state
+        super().__init__(f"{what} {identity!r} is {state}: it must be {' or '.join(sorted(allowed))}")
+
+
+class LessonRefused(StoreError):
+    """The lesson is one that must not be kept."""
+
+
+class DoesNotFollow(StoreError):
+    """The step or promotion was made from a shadow that is not the agent's head."""
+
+    def __init__(self, *, agent: str, given: str, head: str) -> None:
+        super().__init__(
+            f"agent {agent!r}: made from shadow {given}, but the head is {head}:"
+            " load the head's snapshot and do it again"
+        )
+
+
+class NothingToPromote(StoreError):
+    """The shadow is already the stable version."""
+
+
+class BadPage(StoreError):
+    """The page asked for cannot be served."""

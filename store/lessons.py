@@ -1,0 +1,183 @@
+"""Lessons: planning one, its ride, its end without a step, and what a restart finds.
+
+* A signal makes at most one lesson; signals that only weigh or free may serve several, and end as applied.
+* A lesson is planned on a turn that is there and is not private: the last of the checks, not the first.
+* The prefix is derived from the turn, never copied.
+"""
+
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, select, update
+from sqlalchemy.orm import Session
+
+from store import ledger
+from store.clock import now_us
+from store.columns import JsonValue
+from store.errors import AlreadyRecorded, LessonRefused
+from store.records import Entry, KeptLesson, Lesson, Link
+from store.rows import columns_of, existing, lesson_in, record_of, signal_in
+from store.tables import LessonSignalTable, LessonTable, SignalTable, TurnTable
+from store.words import LedgerKind, LessonState, Role, SignalState
+
+UNFINISHED = (LessonState.PLANNED, LessonState.RIDING)
+
+
+def plan_lesson(session: Session, lesson: Lesson, *, signals: Sequence[Link]) -> None:
+    """Keep a lesson: the signals that make it are planned with it, those that weigh or free it are applied.
+
+    Raises `AlreadyRecorded` when its id is taken, `Unknown` when its turn or a signal is not there,
+    `WrongState` when a signal is already used, `LessonRefused` when the turn is private or too short.
+    """
+    if session.get(LessonTable, lesson.id) is not None:
+        raise AlreadyRecorded("lesson", lesson.id)
+    _check_prefix(existing(session, TurnTable, lesson.turn), lesson)
+    session.add(LessonTable(**columns_of(lesson), state=LessonState.PLANNED, planned_at_us=now_us()))
+    session.flush()
+    for link in signals:
+        _link(session, lesson.id, link)
+    session.flush()
+    ledger.append(session, _planned(lesson, signals))
+
+
+def reweigh_lesson(session: Session, lesson_id: str, *, weights: tuple[float, ...], signal: str) -> None:
+    """Give the rows of a lesson that has not begun its ride other weights, because a signal says so."""
+    row = lesson_in(session, lesson_id, [LessonState.PLANNED])
+    assert len(weights) == len(row.weights), f"lesson {lesson_id}: {len(weights)} weights, {len(row.weights)} rows"
+    row.weights = weights
+    _link(session, lesson_id, Link(signal, Role.WEIGHS))
+    session.flush()
+    ledger.append(session, _told(row, state=row.state, weighed_by=signal, weight_sum=sum(weights)))
+
+
+def begin_ride(session: Session, lesson_id: str, *, turn: str | None) -> None:
+    """A batch takes the lesson on: that of `turn`, or none's in an idle gap. Raises as `refuse_lesson`."""
+    row = lesson_in(session, lesson_id, [LessonState.PLANNED])
+    row.ridden_turn = turn
+    move_lesson(session, row, LessonState.RIDING)
+    ledger.append(session, _told(row, state=row.state, ridden_turn=turn))
+
+
+def refuse_lesson(
+    session: Session, lesson_id: str, *, code: str, message: str, position: int | None = None
+) -> None:
+    """End a lesson, and the signals that make it, with the reason. Raises `Unknown` or `WrongState`."""
+    row = lesson_in(session, lesson_id, UNFINISHED)
+    row.code, row.message, row.position = code, message, position
+    refusal = {"code": code, "message": message, "position": position}
+    move_lesson(session, row, LessonState.REFUSED, **refusal)
+    makers = list(makers_of(session, lesson_id))
+    body: dict[str, JsonValue] = {
+        "of": "lesson",
+        "signals": [*makers],
+        "message": message,
+        "position": position,
+    }
+    told = Entry(
+        kind=LedgerKind.REFUSAL, agent=row.agent, context=row.context, subject=row.id, code=code, body=body
+    )
+    ledger.append(session, told)
+
+
+def recover(session: Session) -> list[KeptLesson]:
+    """Put every ride that a crash cut off back to planned, and give all planned lessons, the oldest first.
+
+    A ride without a committed step has trained nothing that was kept, so it may be done again.
+    """
+    for row in session.scalars(select(LessonTable).where(LessonTable.state == LessonState.RIDING)).all():
+        cut_off = row.ridden_turn
+        row.ridden_turn = None
+        move_lesson(session, row, LessonState.PLANNED)
+        told = _told(row, state=row.state, why="the ride was cut off by a restart", ridden_turn=cut_off)
+        ledger.append(session, told)
+    return _select(session, LessonTable.state == LessonState.PLANNED)
+
+
+def lesson_of(session: Session, lesson_id: str) -> KeptLesson:
+    """The lesson of that id, with its prefix. Raises `Unknown` when there is none."""
+    return _kept(session, existing(session, LessonTable, lesson_id))
+
+
+def waiting_lessons(session: Session, *, agent: str, context: str | None = None) -> list[KeptLesson]:
+    """The planned lessons of an agent, in one context or in all, the oldest first."""
+    waiting = (LessonTable.state == LessonState.PLANNED, LessonTable.agent == agent)
+    return _select(session, *waiting, *(() if context is None else (LessonTable.context == context,)))
+
+
+def makers_of(session: Session, lesson_id: str) -> tuple[str, ...]:
+    """The ids of the signals that make the lesson: those that are consumed when it is learned."""
+    return tuple(link.signal for link in _links(session, lesson_id) if link.role is Role.MAKES)
+
+
+def move_lesson(session: Session, row: LessonTable, state: LessonState, **refusal: str | int | None) -> None:
+    """Move a lesson, and the signals that make it, to a state of the same name."""
+    row.state = state
+    mine = update(SignalTable).where(SignalTable.id.in_(makers_of(session, row.id)))
+    session.execute(mine.values(state=SignalState(state), **refusal))
+    session.flush()
+
+
+def _check_prefix(turn: TurnTable, lesson: Lesson) -> None:
+    if turn.prompt_tokens is None or turn.reply_tokens is None:
+        raise LessonRefused(f"lesson {lesson.id!r}: turn {turn.id!r} is private, and private turns never train")
+    length_tokens = len(turn.prompt_tokens) + len(turn.reply_tokens)
+    if lesson.prefix_token_count > length_tokens:
+        raise LessonRefused(
+            f"lesson {lesson.id!r}: a prefix of {lesson.prefix_token_count} tokens was given,"
+            f" turn {turn.id!r} has {length_tokens}: plan it from the turn that was served"
+        )
+
+
+def _link(session: Session, lesson_id: str, link: Link) -> None:
+    """Tie a signal to a lesson; tying a weigher again is no error, and no second link."""
+    makes = link.role is Role.MAKES
+    usable = [SignalState.RECEIVED] if makes else [SignalState.RECEIVED, SignalState.APPLIED]
+    signal = signal_in(session, link.signal, usable)
+    signal.state = SignalState.PLANNED if makes else SignalState.APPLIED
+    if makes:
+        signal.lesson = lesson_id
+    session.merge(LessonSignalTable(lesson=lesson_id, signal=link.signal, role=link.role))
+
+
+def _links(session: Session, lesson_id: str) -> tuple[Link, ...]:
+    query = select(LessonSignalTable).join(SignalTable, SignalTable.id == LessonSignalTable.signal)
+    rows = session.scalars(query.where(LessonSignalTable.lesson == lesson_id).order_by(SignalTable.arrival))
+    return tuple(Link(row.signal, row.role) for row in rows)
+
+
+def _select(session: Session, *where: ColumnElement[bool]) -> list[KeptLesson]:
+    oldest = (LessonTable.planned_at_us, LessonTable.id)
+    return [_kept(session, row) for row in session.scalars(select(LessonTable).where(*where).order_by(*oldest))]
+
+
+def _kept(session: Session, row: LessonTable) -> KeptLesson:
+    turn = existing(session, TurnTable, row.turn)
+    served = (turn.prompt_tokens or ()) + (turn.reply_tokens or ())
+    return record_of(
+        KeptLesson,
+        row,
+        lesson=record_of(Lesson, row),
+        prefix=served[: row.prefix_token_count],
+        links=_links(session, row.id),
+    )
+
+
+def _planned(lesson: Lesson, signals: Sequence[Link]) -> Entry:
+    return Entry(
+        kind=LedgerKind.LESSON,
+        agent=lesson.agent,
+        context=lesson.context,
+        subject=lesson.id,
+        body={
+            "state": LessonState.PLANNED,
+            "kind": lesson.kind,
+            "turn": lesson.turn,
+            "prefix_token_count": lesson.prefix_token_count,
+            "rows": len(lesson.tokens),
+            "weight_sum": sum(lesson.weights),
+            "signals": {link.signal: link.role for link in signals},
+        },
+    )
+
+
+def _told(row: LessonTable, **body: str | float | None) -> Entry:
+    return Entry(kind=LedgerKind.LESSON, agent=row.agent, context=row.context, subject=row.id, body=dict(body))

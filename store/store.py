@@ -1,0 +1,75 @@
+"""The store for asyncio: operations run on threads of its own, so the event loop never waits for a disk.
+
+* One thread writes, one transaction at a time, in the order asked; an awaited write is committed.
+* Cancelling the task that awaits an operation does not stop the operation: ask again with the same id.
+* Closing lets what was asked for end first, and can be done twice.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+from sqlalchemy.orm import Session
+
+from store.database import READERS, Database
+from store.errors import Closed
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Store:
+    """An open database, written by one thread and read by a few."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-writer")
+        self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="store-reader")
+        self._closed = False
+
+    @classmethod
+    def open(cls, target: str | Path, *, create: bool = False, read_only: bool = False) -> Self:
+        """Open a database by its file or URL; raises as `Database.open` does."""
+        return cls(Database.open(target, create=create, read_only=read_only))
+
+    async def write(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation in a transaction of its own, and give its answer once that is committed."""
+        return await self._run(self._writer, self._database.write, lambda s: operation(s, *args, **kwargs))
+
+    async def read(self, operation: Callable[Concatenate[Session, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run an operation that only reads, beside the writer."""
+        return await self._run(self._readers, self._database.read, lambda s: operation(s, *args, **kwargs))
+
+    def close(self) -> None:
+        """Let what was asked for end, and close the database. Blocks; a second call does nothing."""
+        self._closed = True
+        for threads in (self._writer, self._readers):
+            threads.shutdown(wait=True)
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _run(
+        self,
+        threads: ThreadPoolExecutor,
+        transaction: Callable[[], AbstractContextManager[Session]],
+        operation: Callable[[Session], T],
+    ) -> T:
+        if self._closed:
+            raise Closed("the store was closed: open it again to go on")
+
+        def run() -> T:
+            with transaction() as session:
+                return operation(session)
+
+        return await asyncio.get_running_loop().run_in_executor(threads, run)

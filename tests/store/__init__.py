@@ -1,0 +1,1 @@
+"""Tests of the store: a real SQLite file each, in a temporary directory."""

@@ -1,0 +1,162 @@
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import traceback
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, text
+
+from store import revisions
+from store.chain import verify
+from store.database import Database, upgrade_database
+from store.errors import AlreadyOpen, NoDatabase, ReadOnly, StorageFailed, UnsupportedUrl, WrongRevision
+from store.rows import columns_of
+from store.signals import put_signals, received_signals
+from store.tables import TurnTable
+from store.turns import latest_turn, record_turn
+from tests.store.builders import SECRET, a_signal, a_turn
+
+
+def test_a_new_database_is_made_with_its_directory_only_when_asked_for(tmp_path: Path) -> None:
+    place = tmp_path / "data" / "ledger.db"
+    with pytest.raises(NoDatabase, match=str(place)):
+        Database.open(place)
+    assert not place.parent.exists()
+    Database.open(place, create=True).close()
+    Database.open(f"sqlite:///{place}").close()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://host/db", "http://host/"])
+def test_a_url_that_is_neither_a_file_nor_postgresql_is_refused(url: str) -> None:
+    with pytest.raises(UnsupportedUrl):
+        Database.open(url, create=True)
+
+
+def test_every_connection_has_its_pragmas(database: Database) -> None:
+    pragmas = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 5_000}
+    for transaction in (database.write, database.read):
+        with transaction() as session:
+            assert {name: session.scalar(text(f"PRAGMA {name}")) for name in pragmas} == pragmas
+
+
+@pytest.mark.parametrize("found", ["none", "9999"])
+def test_another_revision_is_not_opened_and_the_command_is_named(path: Path, found: str) -> None:
+    Database.open(path, create=True).close()
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute(
+            "DELETE FROM alembic_version" if found == "none" else "UPDATE alembic_version SET version_num = 9999"
+        )
+        raw.commit()
+    for create in (False, True):
+        with pytest.raises(WrongRevision) as caught:
+            Database.open(path, create=create)
+        message = str(caught.value)
+        assert f"is at revision {found}, this ridealong needs {revisions.head()}" in message
+        assert f"`ridealong ledger upgrade --data-dir {path.parent}`" in message
+        assert ("a newer one" in message) == (found == "9999")
+
+
+def test_a_refused_database_is_left_unlocked(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("CREATE TABLE someone_elses (x)")
+    for _ in range(2):
+        with pytest.raises(WrongRevision):
+            Database.open(path, create=True)
+
+
+def test_a_file_that_is_no_database_says_so(path: Path) -> None:
+    path.write_bytes(b"not a database, but long enough to be looked at" * 99)
+    with pytest.raises(StorageFailed, match="file is not a database"):
+        Database.open(path)
+
+
+def test_a_second_writer_is_refused_and_a_reader_is_not(database: Database, path: Path) -> None:
+    with pytest.raises(AlreadyOpen, match=f"in process {os.getpid()}"):
+        Database.open(path)
+    with pytest.raises(AlreadyOpen):
+        upgrade_database(path)
+    with closing(Database.open(path, read_only=True)) as reader, reader.read() as session:
+        assert received_signals(session) == []
+
+
+def test_the_writers_place_is_free_after_closing_twice(database: Database, path: Path) -> None:
+    database.close()
+    database.close()
+    Database.open(path).close()
+
+
+def test_a_reader_cannot_write(database: Database, path: Path) -> None:
+    with pytest.raises(StorageFailed, match="readonly"), database.read() as session:
+        record_turn(session, a_turn())
+    with closing(Database.open(path, read_only=True)) as reader, pytest.raises(ReadOnly), reader.write():
+        pass
+
+
+def test_a_reader_sees_one_state_while_the_writer_goes_on(database: Database) -> None:
+    with database.read() as before:
+        assert received_signals(before) == []
+        with database.write() as session:
+            put_signals(session, [a_signal()])
+            with database.read() as during:
+                assert received_signals(during) == []
+        assert received_signals(before) == []
+    with database.read() as after:
+        assert len(received_signals(after)) == 1
+
+
+def test_a_write_holds_the_lock_from_its_first_query_on(database: Database, path: Path) -> None:
+    with closing(sqlite3.connect(path, timeout=0)) as raw, database.write() as session:
+        latest_turn(session, agent="ada", context="room")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            raw.execute("BEGIN IMMEDIATE")
+
+
+def test_upgrading_a_database_at_the_newest_revision_changes_nothing(path: Path) -> None:
+    Database.open(path, create=True).close()
+    assert upgrade_database(path) == revisions.head()
+    Database.open(path).close()
+
+
+ACKNOWLEDGE_FOREVER = """
+import sys
+from itertools import count
+from store.database import Database
+from store.signals import put_signals
+from tests.store.builders import a_signal
+
+database = Database.open(sys.argv[1], create=True)
+for batch in count():
+    with database.write() as session:
+        puts = put_signals(session, [a_signal(f"{batch}.{n}") for n in range(3)])
+    print(*(put.id for put in puts), flush=True)
+"""
+
+
+def test_kill_9_loses_no_acknowledged_signal(path: Path) -> None:
+    acknowledged: list[str] = []
+    command = [sys.executable, "-c", ACKNOWLEDGE_FOREVER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            acknowledged += line.split()
+            if len(acknowledged) == 60:
+                writer.send_signal(signal.SIGKILL)  # while it is in the middle of the next batches
+    assert writer.returncode == -signal.SIGKILL
+    with closing(Database.open(path)) as database, database.read() as session:
+        kept = {kept.signal.id for kept in received_signals(session)}
+        assert set(acknowledged) <= kept
+        assert len(kept) % 3 == 0
+        assert verify(session).why is None
+        assert verify(session).rows == len(kept)
+
+
+def test_an_error_of_the_database_says_nothing_of_what_was_written(database: Database) -> None:
+    with database.write() as session:
+        record_turn(session, a_turn())
+    with pytest.raises(StorageFailed) as caught, database.write() as session:
+        session.execute(insert(TurnTable), [columns_of(a_turn())])
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
