@@ -10,11 +10,11 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from engine.lane import Lane
-from engine.orders import Event, LessonEnded, LessonStarted, TokenServed, TurnEnded, TurnOrder, TurnStarted
+from engine.orders import Event, LessonEnded, LessonOrder, LessonStarted, TokenServed, TurnEnded, TurnOrder, TurnStarted
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -93,15 +93,15 @@ class LaneThread:
         self._calls.put(lambda lane: self._answer(future, function, lane))
         return await future
 
-    async def submit(self, order: TurnOrder) -> TurnHandle:
-        """Queue a turn.
+    async def submit(self, order: TurnOrder, lessons: Sequence[LessonOrder] = ()) -> TurnHandle:
+        """Queue a turn, and the lessons that ride it.
 
         Raises:
             TurnRejected: the engine cannot serve it as asked.
         """
         handle = self._turns[order.id] = TurnHandle(order.id)
         try:
-            await self.call(lambda lane: lane.submit(order))
+            await self.call(lambda lane: lane.submit(order, lessons))
         except BaseException:
             del self._turns[order.id]
             raise

@@ -11,7 +11,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -58,20 +58,13 @@ class _Live:
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """A lesson that has not ended."""
-
-    order: LessonOrder
-    submitted_at: float
-
-
-@dataclass(slots=True)
 class _Walking:
     """The lesson that walks."""
 
-    waiting: _Waiting
+    order: LessonOrder
     walk: Walk
     slot: Slot
+    held_up_seconds: float = 0.0
 
 
 class Lane:
@@ -91,7 +84,7 @@ class Lane:
         self._clock = clock
         self._queue: deque[tuple[TurnOrder, float]] = deque()
         self._live: dict[str, _Live] = {}
-        self._lessons: deque[_Waiting] = deque()
+        self._lessons: deque[LessonOrder] = deque()
         self._walking: _Walking | None = None
         self._prefill_next = True
         self._events: list[Event] = []
@@ -106,8 +99,8 @@ class Lane:
         """Is any lesson walking or waiting?"""
         return self._walking is not None or bool(self._lessons)
 
-    def submit(self, order: TurnOrder) -> None:
-        """Queue a turn.
+    def submit(self, order: TurnOrder, lessons: Sequence[LessonOrder] = ()) -> None:
+        """Queue a turn, and the lessons that ride it.
 
         Raises:
             TurnRejected: the prompt is empty or leaves no room for a reply; the slot asked for does not exist.
@@ -123,10 +116,12 @@ class Lane:
                 f"slot {order.slot} was asked for; this lane has slots 0 to {len(self.engine.slots) - 1}"
             )
         self._queue.append((order, self._clock()))
+        for lesson in lessons:
+            self.learn(lesson)
 
     def learn(self, order: LessonOrder) -> None:
         """Queue a lesson; what becomes of it is an event."""
-        self._lessons.append(_Waiting(order, self._clock()))
+        self._lessons.append(order)
 
     def cancel(self, turn: str) -> None:
         """End a turn now, queued or live; its slot is free at once."""
@@ -136,14 +131,14 @@ class Lane:
             self._queue.remove(entry)
             self._events.append(TurnEnded(turn, "cancelled", total_seconds=self._clock() - entry[1]))
 
-    def cancel_lesson(self, lesson: str) -> None:
-        """End a lesson that has not taken its step; the shadow is what it was."""
-        if self._walking and self._walking.waiting.order.id == lesson:
+    def cancel_lessons(self, lessons: Collection[str]) -> None:
+        """End those lessons that have not taken their step; their shadows are what they were."""
+        if self._walking and self._walking.order.id in lessons:
             self._walking.walk.cancel()
-            self._lesson_over(self._walking.waiting, _cancelled())
-        for waiting in [waiting for waiting in self._lessons if waiting.order.id == lesson]:
-            self._lessons.remove(waiting)
-            self._lesson_over(waiting, _cancelled())
+            self._lesson_over(self._walking.order, _cancelled())
+        for order in [order for order in self._lessons if order.id in lessons]:
+            self._lessons.remove(order)
+            self._lesson_over(order, _cancelled())
 
     def tick(self) -> list[Event]:
         """Do the next piece of work; returns what happened."""
@@ -166,7 +161,7 @@ class Lane:
         return choose_slot(slots, order.tokens, order.stable)
 
     def _start(self, order: TurnOrder, slot: Slot, submitted_at: float) -> None:
-        shared = min(slot.shared_with(order.tokens, order.stable), len(order.tokens) - 1)
+        shared = slot.shared_with(order.tokens, order.stable)
         if slot.stable == order.stable:
             self.engine.cut(slot.index, tokens=shared)
         else:
@@ -185,35 +180,34 @@ class Lane:
         try:
             learned = walking.walk.advance()
         except LessonRefused as refused:
-            self._lesson_over(walking.waiting, refused)
+            self._lesson_over(walking.order, refused)
             return
         finally:
-            self.duty.learned(started=started, ended=self._clock())
+            ended = self._clock()
+            self.duty.learned(started=started, ended=ended)
+            walking.held_up_seconds += ended - started if serving else 0.0
         if learned is not None:
-            waited = self._clock() - walking.waiting.submitted_at - learned.learning_seconds
             self._walk_over()
-            order = walking.waiting.order
-            snapshot = walking.walk.shadow.snapshot()
-            self._events.append(LessonEnded(order.id, order.shadow, learned, waited, snapshot))
+            order, snapshot = walking.order, walking.walk.shadow.snapshot()
+            self._events.append(LessonEnded(order.id, learned, walking.held_up_seconds, snapshot))
 
     def _serve(self) -> None:
         rows = self._next_rows()
         started = self._next_lesson(rows)
-        if not rows and started is None:
+        if started is None:
+            if rows:
+                self._take_logits(rows, self.engine.step(Batch(rows)).logits)
             return
-        waiting, slot = started if started else (None, None)
-        lesson = _rows_of(waiting.order, slot) if waiting and slot else ()
-        shadows = {slot.index: waiting.order.shadow} if waiting and slot else {}
+        order, slot = started
         try:
-            step = self.engine.step(Batch((*rows, *lesson)), shadows=shadows)
+            step = self.engine.step(Batch((*rows, *_rows_of(order, slot))), shadows={slot.index: order.shadow})
         except LessonRefused as refused:
-            assert waiting is not None, "a batch without labels was refused"
-            self._lesson_over(waiting, refused)
+            self._lesson_over(order, refused)
             step = self.engine.step(Batch(rows))
-        if step.walks and waiting and slot:
-            self._walking = _Walking(waiting, step.walks[0], slot)
-            slot.pinned_tokens = len(waiting.order.prefix)
-            self._events.append(LessonStarted(waiting.order.id, slot.index, waiting.order.rides))
+        else:
+            self._walking = _Walking(order, step.walks[0], slot)
+            slot.pinned_tokens = len(order.prefix)
+            self._events.append(LessonStarted(order.id, slot.index, order.rides))
         self._take_logits(rows, step.logits)
 
     def _next_rows(self) -> tuple[Row, ...]:
@@ -272,32 +266,34 @@ class Lane:
         live.slot.busy, live.slot.used_at = False, now
         del self._live[live.order.id]
 
-    def _next_lesson(self, rows: tuple[Row, ...]) -> tuple[_Waiting, Slot] | None:
+    def _next_lesson(self, rows: tuple[Row, ...]) -> tuple[LessonOrder, Slot] | None:
         """The first lesson that may start with this batch, and the slot that holds its prefix."""
         if self._walking is not None:
             return None
-        for waiting in self._ready_lessons(rows):
-            self._lessons.remove(waiting)
+        for order in self._ready_lessons(rows):
+            self._lessons.remove(order)
             try:
-                return waiting, self._holder(waiting.order)
+                return order, self._holder(order, rows)
             except LessonRefused as refused:
-                self._lesson_over(waiting, refused)
+                self._lesson_over(order, refused)
         return None
 
-    def _ready_lessons(self, rows: tuple[Row, ...]) -> Iterator[_Waiting]:
+    def _ready_lessons(self, rows: tuple[Row, ...]) -> Iterator[LessonOrder]:
         """Lessons whose turn's prompt is served, or will be by these rows; and those that ride no turn."""
         finishing = {row.slot for row in rows if row.output}
-        for waiting in list(self._lessons):
-            live = self._live.get(waiting.order.rides or "")
-            queued = any(order.id == waiting.order.rides for order, _ in self._queue)
-            if not queued and (live is None or not live.prompt_left or live.slot.index in finishing):
-                yield waiting
+        queued = {order.id for order, _ in self._queue}
+        for order in list(self._lessons):
+            live = self._live.get(order.rides or "")
+            if order.rides not in queued and (
+                live is None or not live.prompt_left or live.slot.index in finishing
+            ):
+                yield order
 
-    def _holder(self, order: LessonOrder) -> Slot:
+    def _holder(self, order: LessonOrder, rows: tuple[Row, ...]) -> Slot:
         """The slot that holds the lesson's prefix, that of the turn it rides first."""
         riding = self._live.get(order.rides or "")
         slots = sorted(self.engine.slots, key=lambda slot: riding is None or slot is not riding.slot)
-        held = {slot.index: self._held_tokens(slot) for slot in slots}
+        held = {slot.index: slot.tokens + [row.token for row in rows if row.slot == slot.index] for slot in slots}
         shared = {
             slot.index: common_prefix(held[slot.index], order.prefix) if slot.stable == order.stable else 0
             for slot in slots
@@ -307,16 +303,12 @@ class Lane:
             raise _unserved(order, best, held[best.index], shared[best.index])
         return best
 
-    def _held_tokens(self, slot: Slot) -> list[int]:
-        """What the slot will hold once the batch in hand is served: a live turn's whole prompt at least."""
-        live = next((live for live in self._live.values() if live.slot is slot), None)
-        return list(live.order.tokens) if live and live.prompt_left else slot.tokens
-
-    def _lesson_over(self, waiting: _Waiting, refused: LessonRefused) -> None:
-        if self._walking and self._walking.waiting is waiting:
+    def _lesson_over(self, order: LessonOrder, refused: LessonRefused) -> None:
+        held_up = 0.0
+        if self._walking and self._walking.order is order:
+            held_up = self._walking.held_up_seconds
             self._walk_over()
-        waited = self._clock() - waiting.submitted_at
-        self._events.append(LessonEnded(waiting.order.id, waiting.order.shadow, refused, waited))
+        self._events.append(LessonEnded(order.id, refused, held_up))
 
     def _walk_over(self) -> None:
         assert self._walking is not None

@@ -94,13 +94,12 @@ class LessonStarted:
 class LessonEnded:
     """What became of a lesson. A learned one brings the shadow's snapshot, to be put on disk.
 
-    `waited_seconds` is what it spent between being ordered and its end, less its own segments.
+    `held_up_seconds` is how long its segments ran while turns were being served, which had to wait for them.
     """
 
     lesson: str
-    shadow: str
     outcome: LessonLearned | LessonRefused
-    waited_seconds: float
+    held_up_seconds: float
     snapshot: dict[str, Tensor] | None = None
 
 

@@ -32,8 +32,11 @@ class Slot:
     pinned_tokens: int = 0
 
     def shared_with(self, tokens: Sequence[int], stable: str) -> int:
-        """How many leading rows of `tokens`, served with `stable`, the slot holds already."""
-        return common_prefix(self.tokens, tokens) if stable == self.stable else 0
+        """How many leading rows of the prompt `tokens` need not be served again under `stable`.
+
+        Its last row always does: its distribution is what the reply begins with.
+        """
+        return min(common_prefix(self.tokens, tokens), len(tokens) - 1) if stable == self.stable else 0
 
     def can_take(self, tokens: Sequence[int], stable: str) -> bool:
         """Is the slot free, and would the turn leave a walk's prefix alone?"""

@@ -171,7 +171,7 @@ class Step:
     """The file of the shadow after, relative to the data directory."""
     learning_ms: float
     waited_ms: float
-    """The longest that anyone being served waited for it."""
+    """How long its segments ran while turns were being served, which had to wait for them."""
     peak_bytes: int
 
 

@@ -1,0 +1,177 @@
+"""Each agent's adapters in the lane: her shadow, and the stable set she is served with.
+
+- What an agent has is the store's to say; this brings the lane in line with it, when it is first needed.
+- The lane knows adapters by names made here: one shadow an agent, one stable set a version.
+- A promotion serves the shadow's last committed snapshot, never a step that the ledger doesn't have.
+- A rollback serves an earlier version again and moves the shadow back to it, moments and all.
+"""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from daemon.lane_thread import LaneThread
+from daemon.snapshots import Snapshots
+from engine.lane import Lane
+from engine.slots import BASE
+from store import adapters as stored
+from store.errors import Unknown
+from store.records import Adapter, Adapters
+from store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Stable:
+    """The stable set an agent is served with: its name in the lane, and the one people see (`agent@3`)."""
+
+    lane_name: str
+    label: str
+
+
+BASE_STABLE = Stable(BASE, BASE)
+
+
+class AgentAdapters:
+    """Keeps the lane's adapters in line with the store's."""
+
+    def __init__(self, store: Store, lane: LaneThread, snapshots: Snapshots) -> None:
+        self._store = store
+        self._lane = lane
+        self._snapshots = snapshots
+        self._stables: dict[str, Stable] = {}
+        self._shadows: set[str] = set()
+        self._opening = asyncio.Lock()
+
+    async def stable(self, agent: str) -> Stable:
+        """The stable set the agent is served with now, loaded into the lane."""
+        if agent not in self._stables:
+            async with self._opening:
+                kept = await self._kept(agent)
+                self._stables[agent] = BASE_STABLE if kept is None else await self._install(kept.stable)
+        return self._stables[agent]
+
+    async def shadow(self, agent: str) -> str:
+        """The lane's name of the agent's shadow, which is made, or loaded from its head, if it isn't there."""
+        async with self._opening:
+            if agent not in self._shadows:
+                await self._open_shadow(agent)
+                self._shadows.add(agent)
+        return shadow_name(agent)
+
+    async def restore_head(self, agent: str) -> None:
+        """Put the lane's shadow back to what the ledger says it is."""
+        kept = await self._store.read(stored.adapters_of, agent)
+        await self._restore(agent, await self._read(kept.shadow.snapshot))
+
+    async def promote(self, agent: str) -> int:
+        """Serve the agent's shadow, as last committed, from her next turn on; returns the version.
+
+        Raises:
+            Unknown: the agent has no adapter.
+            NothingToPromote: the shadow is what is served.
+        """
+        kept = await self._store.read(stored.adapters_of, agent)
+        version = await self._store.write(stored.promote, agent, sha=kept.shadow.sha)
+        kept = await self._store.read(stored.adapters_of, agent)
+        self._stables[agent] = await self._install(kept.stable)
+        return version
+
+    async def rollback(self, agent: str, version: int) -> Adapters:
+        """Serve a version again, and learn on from it. No lesson of the agent may be walking.
+
+        Raises:
+            Unknown: there is no such agent or version.
+        """
+        await self.shadow(agent)
+        kept = await self._store.write(stored.rollback, agent, version=version)
+        await self._restore(agent, await self._read(kept.shadow.snapshot))
+        self._stables[agent] = await self._install(kept.stable)
+        return kept
+
+    async def export(self, agent: str, directory: Path, *, version: int | None) -> Adapter:
+        """Write a version (else the shadow's head) of the agent's as a PEFT adapter directory.
+
+        Raises:
+            Unknown: there is no such agent or version.
+        """
+        kept = await self._store.read(stored.adapters_of, agent)
+        found = [kept.shadow] if version is None else [row for row in kept.versions if row.version == version]
+        if not found:
+            raise Unknown(f"version {version} of agent", agent)
+        tensors, name = await self._read(found[0].snapshot), f"export-{found[0].sha[:16]}"
+
+        def write(lane: Lane) -> None:
+            lane.engine.bank.load(name, tensors)
+            lane.engine.bank.export(name, directory)
+            lane.engine.bank.drop(name)
+
+        await self._lane.call(write)
+        return found[0]
+
+    async def lane_name(self, label: str) -> str:
+        """The lane's name of the stable set that people see as `label`, loaded or not."""
+        agent, _, version = label.rpartition("@")
+        if label == BASE or not agent:
+            return BASE
+        kept = await self._store.read(stored.adapters_of, agent)
+        return next(_stable_name(row) for row in kept.versions if row.version == int(version))
+
+    async def _kept(self, agent: str) -> Adapters | None:
+        try:
+            return await self._store.read(stored.adapters_of, agent)
+        except Unknown:
+            return None
+
+    async def _install(self, adapter: Adapter) -> Stable:
+        """Load a version into the lane. Version 0 is the base: its term is zero."""
+        if not adapter.version:
+            return BASE_STABLE
+        name = _stable_name(adapter)
+        tensors = await self._read(adapter.snapshot)
+
+        def load(lane: Lane) -> None:
+            if name not in lane.engine.bank:
+                lane.engine.bank.load(name, tensors)
+
+        await self._lane.call(load)
+        return Stable(name, f"{adapter.agent}@{adapter.version}")
+
+    async def _open_shadow(self, agent: str) -> None:
+        kept = await self._kept(agent)
+        name, seed = shadow_name(agent), _seed(agent)
+        tensors = None if kept is None else await self._read(kept.shadow.snapshot)
+
+        def open_shadow(lane: Lane) -> tuple[str, dict[str, Tensor]]:
+            shadow = lane.engine.add_shadow(name, seed=seed)
+            if tensors is not None:
+                shadow.restore(tensors)
+            return shadow.sha256(), shadow.snapshot()
+
+        sha, snapshot = await self._lane.call(open_shadow)
+        if kept is None:
+            file = await asyncio.to_thread(self._snapshots.write, snapshot)
+            await self._store.write(stored.open_adapter, agent, sha=sha, snapshot=file)
+
+    async def _restore(self, agent: str, tensors: dict[str, Tensor]) -> None:
+        name = shadow_name(agent)
+        await self._lane.call(lambda lane: lane.engine.shadows[name].restore(tensors))
+
+    async def _read(self, snapshot: str) -> dict[str, Tensor]:
+        return await asyncio.to_thread(self._snapshots.read, snapshot)
+
+
+def shadow_name(agent: str) -> str:
+    """The lane's name of an agent's shadow."""
+    return f"shadow-{hashlib.sha256(agent.encode()).hexdigest()[:16]}"
+
+
+def _stable_name(adapter: Adapter) -> str:
+    return f"stable-{adapter.sha[:16]}" if adapter.version else BASE
+
+
+def _seed(agent: str) -> int:
+    """What an agent's first shadow is made from: the same on every machine."""
+    return int.from_bytes(hashlib.sha256(agent.encode()).digest()[:6], "big")

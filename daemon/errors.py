@@ -1,0 +1,149 @@
+"""What the service says no to over HTTP, and the one shape it says it in.
+
+ServiceError
+├── BadRequest     400  a field is wrong; `param` names it
+├── NotFound       404  there is no such thing
+├── Conflict       409  it clashes with what is there
+└── Unavailable    503  the lane or the ledger cannot serve now
+
+The body is OpenAI's: {"error": {"message", "type", "param", "code"}}.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from daemon.lane_thread import LaneStopped
+from store.errors import AlreadyRecorded, BadPage, Closed, DoesNotFollow, NothingToPromote, StoreError, Unknown
+
+logger = logging.getLogger(__name__)
+
+
+class ServiceError(Exception):
+    """The root: an HTTP status with a message for whoever asked."""
+
+    status: ClassVar[int] = 500
+    kind: ClassVar[str] = "server_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class BadRequest(ServiceError):
+    """The request cannot be served as sent."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+
+class NotFound(ServiceError):
+    """What was named isn't there."""
+
+    status = 404
+    kind = "not_found_error"
+
+
+class Conflict(ServiceError):
+    """The request clashes with what is recorded."""
+
+    status = 409
+    kind = "conflict_error"
+
+
+class Unavailable(ServiceError):
+    """The service cannot do this now."""
+
+    status = 503
+    kind = "unavailable_error"
+
+
+_STATUS: tuple[tuple[type[Exception], type[ServiceError]], ...] = (
+    (Unknown, NotFound),
+    (AlreadyRecorded, Conflict),
+    (DoesNotFollow, Conflict),
+    (NothingToPromote, Conflict),
+    (BadPage, BadRequest),
+    (Closed, Unavailable),
+    (StoreError, Unavailable),
+    (LaneStopped, Unavailable),
+)
+"""Lower layers' errors, the first match wins."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn every error of a handler into the one error body."""
+    try:
+        return await handler(request)
+    except ServiceError as error:
+        return error_response(error)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        return _body(error.status, str(error.reason), kind=BadRequest.kind, headers=dict(error.headers))
+    except Exception as error:  # the border: logged, and answered without the traceback
+        return error_response(_mapped(error))
+
+
+def error_response(error: ServiceError) -> web.Response:
+    """The answer that an error makes."""
+    return _body(error.status, error.message, kind=error.kind, param=error.param, code=error.code)
+
+
+def error_body(error: ServiceError) -> dict[str, Any]:
+    """The error's body, for a stream that has already begun."""
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+async def read_json(request: web.Request) -> Any:
+    """The request's body as JSON.
+
+    Raises:
+        BadRequest: it is not JSON in UTF-8.
+    """
+    try:
+        return json.loads(await request.read())
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}; send a JSON object in UTF-8") from error
+
+
+def bad_field(error: ValidationError) -> BadRequest:
+    """A pydantic complaint as a 400 that names the first field and counts the others."""
+    problems = error.errors(include_input=False, include_context=False, include_url=False)
+    where = ".".join(str(part) for part in problems[0]["loc"])
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    said = problems[0]["msg"].removeprefix("Value error, ")
+    if problems[0]["type"] == "extra_forbidden":
+        said = "this parameter is not supported; leave it out"
+    return BadRequest(f"{where or 'the body'}: {said}{more}", param=where or None)
+
+
+def _mapped(error: Exception) -> ServiceError:
+    for lower, ours in _STATUS:
+        if isinstance(error, lower):
+            return ours(str(error))
+    logger.exception("a request failed")
+    return ServiceError("the service failed on this request; its log says why")
+
+
+def _body(
+    status: int,
+    message: str,
+    *,
+    kind: str,
+    param: str | None = None,
+    code: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> web.Response:
+    body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    kept = {key: value for key, value in (headers or {}).items() if key.lower() in {"allow", "retry-after"}}
+    return web.json_response(body, status=status, headers=kept)

@@ -1,0 +1,141 @@
+"""Lessons in memory, from the plan to the end: which wait, which ride which turn, and what became of them.
+
+- What is here is also in the store; after a restart it is built again from there.
+- Corrections go before engrams and actions, and the longest waiting first.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from engine.orders import LessonOrder
+
+_ORDER = {"correction": 0, "engram": 1, "action": 1}
+
+
+@dataclass(slots=True)
+class Pending:
+    """A lesson that has not ended. `stable` is the lane's name of the set its turn was served with."""
+
+    id: str
+    agent: str
+    context: str
+    kind: Literal["engram", "correction", "action"]
+    turn: str
+    signals: tuple[str, ...]
+    stable: str
+    prefix: tuple[int, ...]
+    tokens: tuple[int, ...]
+    targets: tuple[int | None, ...]
+    weights: tuple[float, ...]
+    planned_at_us: int
+    served_here: bool
+    """Was its turn served by this very process? If not, its prefix may yet be served again."""
+    riding: bool = False
+    ended: "asyncio.Event" = field(default_factory=asyncio.Event)
+
+    def order(self, shadow: str, *, rides: str | None) -> LessonOrder:
+        """What the lane is told."""
+        return LessonOrder(
+            id=self.id,
+            shadow=shadow,
+            stable=self.stable,
+            prefix=self.prefix,
+            tokens=self.tokens,
+            targets=self.targets,
+            weights=self.weights,
+            rides=rides,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a lesson that rode a turn, as the turn's answer tells it."""
+
+    lesson: str
+    signals: tuple[str, ...]
+    status: Literal["riding", "learned", "refused", "waiting"]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The JSON of it."""
+        return {"lesson": self.lesson, "signals": list(self.signals), "status": self.status} | self.facts
+
+
+class Rides:
+    """The lessons that have not ended, and the fates of those that rode turns still open."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, Pending] = {}
+        self._fates: dict[str, dict[str, Fate]] = {}
+        self._rider_of: dict[str, str] = {}
+
+    def __getitem__(self, lesson: str) -> Pending:
+        return self._pending[lesson]
+
+    def __contains__(self, lesson: str) -> bool:
+        return lesson in self._pending
+
+    def add(self, pending: Pending) -> None:
+        """A lesson waits."""
+        self._pending[pending.id] = pending
+
+    def waiting(self, *, agent: str | None = None, context: str | None = None) -> list[Pending]:
+        """The lessons that wait, in the order they should ride."""
+        chosen = [
+            pending
+            for pending in self._pending.values()
+            if not pending.riding and agent in {None, pending.agent} and context in {None, pending.context}
+        ]
+        return sorted(chosen, key=lambda pending: (_ORDER[pending.kind], pending.planned_at_us))
+
+    def riding(self, agent: str) -> list[Pending]:
+        """The agent's lessons that are with the lane."""
+        return [pending for pending in self._pending.values() if pending.riding and pending.agent == agent]
+
+    def made_by(self, signal: str) -> Pending | None:
+        """The lesson that a signal makes, if it has not ended."""
+        return next((pending for pending in self._pending.values() if signal in pending.signals), None)
+
+    def about(self, turn: str) -> list[Pending]:
+        """The lessons about a turn."""
+        return [pending for pending in self._pending.values() if pending.turn == turn]
+
+    def board(self, turn: str, riders: list[Pending]) -> None:
+        """These lessons ride that turn."""
+        self._fates[turn] = {rider.id: Fate(rider.id, rider.signals, "riding") for rider in riders}
+        for rider in riders:
+            rider.riding = True
+            self._rider_of[rider.id] = turn
+
+    def end(self, fate: Fate) -> None:
+        """A lesson has ended, or goes back to waiting; whoever waits for it is woken."""
+        turn = self._rider_of.pop(fate.lesson, None)
+        if turn is not None and turn in self._fates:
+            self._fates[turn][fate.lesson] = fate
+        pending = self._pending[fate.lesson]
+        pending.riding = False
+        pending.ended.set()
+        if fate.status == "waiting":
+            pending.ended = asyncio.Event()
+        else:
+            del self._pending[fate.lesson]
+
+    def drop(self, lesson: str) -> None:
+        """A lesson that waits is refused before it rode anything."""
+        assert not self._pending[lesson].riding, f"lesson {lesson} is riding"
+        del self._pending[lesson]
+
+    async def fates(self, turn: str, *, wait_seconds: float) -> list[Fate]:
+        """What became of the lessons that rode a turn, waiting at most so long for those that still walk."""
+        fates = self._fates.get(turn, {})
+        walking = [self._pending[lesson].ended.wait() for lesson in fates if self._rider_of.get(lesson) == turn]
+        if walking and wait_seconds > 0:
+            tasks = [asyncio.ensure_future(wait) for wait in walking]
+            await asyncio.wait(tasks, timeout=wait_seconds)
+            for task in tasks:
+                task.cancel()
+        else:
+            for wait in walking:
+                wait.close()
+        return list(self._fates.pop(turn, {}).values())

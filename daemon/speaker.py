@@ -1,0 +1,68 @@
+"""Who is speaking: the agent, her context, and whether it is private, from headers or the request's metadata.
+
+- Headers and metadata may both be given if they agree; where they differ the request is refused.
+- Without either the agent is `anonymous`, who does not learn unless the policy says so by that name.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from daemon.errors import BadRequest
+from signals.records import AgentName, ContextName
+
+HEADER = "X-Ridealong-"
+ANONYMOUS = "anonymous"
+
+
+class Metadata(BaseModel):
+    """The keys of a request's `metadata` that the lane knows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    agent: AgentName | None = None
+    context: ContextName | None = None
+    private: Annotated[bool | None, Field(description="true: nothing of this turn is kept or learned")] = None
+
+
+class Speaker(BaseModel):
+    """An agent in a context."""
+
+    model_config = ConfigDict(frozen=True)
+
+    agent: str = ANONYMOUS
+    context: str = ""
+    private: bool = False
+
+
+def speaker_of(request: web.Request, metadata: Metadata | None = None) -> Speaker:
+    """Who sent this request.
+
+    Raises:
+        BadRequest: a name is not allowed, or headers and metadata disagree.
+    """
+    said = {} if metadata is None else metadata.model_dump(exclude_none=True)
+    heard = _from_headers(request.headers)
+    for key in heard.keys() & said.keys():
+        if heard[key] != said[key]:
+            raise BadRequest(
+                f"the header {HEADER}{key.title()} says {heard[key]!r} and metadata.{key} says {said[key]!r}; "
+                "give one of them, or the same in both",
+                param=f"metadata.{key}",
+            )
+    return Speaker(**(said | heard))
+
+
+def _from_headers(headers: Mapping[str, str]) -> dict[str, str | bool]:
+    names = [name for name in Metadata.model_fields if HEADER + name.title() in headers]
+    given = {name: headers[HEADER + name.title()] for name in names}
+    try:
+        checked = Metadata.model_validate(given)
+    except ValidationError as error:
+        key = str(error.errors(include_input=False, include_context=False)[0]["loc"][0])
+        raise BadRequest(
+            f"the header {HEADER}{key.title()} is {given[key]!r}: {error.errors()[0]['msg']}", param=key
+        ) from error
+    return checked.model_dump(exclude_none=True)

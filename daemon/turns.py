@@ -1,0 +1,192 @@
+"""Serving one turn: from a prompt to its reply, its row in the store, and the lessons that rode it.
+
+- The stable set is fixed when the turn is submitted; it and the turn's id are known before the first token.
+- A turn whose client goes away is cancelled, and its slot is free within a step.
+- The turn's row is committed before its end is told, so that a signal about it never comes too early.
+- Of a private turn nothing that was said is kept, and no lesson rides it.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import cast
+
+from daemon.adapters import AgentAdapters, Stable
+from daemon.errors import BadRequest, Unavailable
+from daemon.lane_thread import LaneThread, TurnHandle
+from daemon.learner import Learner
+from daemon.rides import Rides
+from daemon.speaker import Speaker
+from engine.orders import TokenServed, TurnEnded, TurnOrder
+from engine.sampling import Sampling
+from store import records as stored
+from store import turns
+from store.clock import now_us
+from store.columns import JsonValue
+from store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is asked: the tokens, and the conversation they were rendered from."""
+
+    tokens: tuple[int, ...]
+    messages: Sequence[Mapping[str, JsonValue]]
+    template_args: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When and how the reply ends, and how it is drawn. Without `max_tokens` the context is the limit."""
+
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    sampling: Sampling
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A turn being served."""
+
+    id: str
+    speaker: Speaker
+    prompt: Prompt
+    stable: Stable
+    handle: TurnHandle
+    created_at_us: int
+    recorded: bool = False
+
+    async def pieces(self) -> AsyncIterator[str]:
+        """The reply's text as it becomes certain; empty pieces are left out.
+
+        Raises:
+            Unavailable: the lane failed while serving the turn.
+        """
+        async for event in self.handle.events():
+            if isinstance(event, TokenServed | TurnEnded) and event.text:
+                yield event.text
+        if self.ended.reason == "failed":
+            raise Unavailable(f"the turn could not be served to its end: {self.ended.error}")
+
+    @property
+    def ended(self) -> TurnEnded:
+        """The turn's end, once `pieces` is exhausted."""
+        assert self.handle.ended is not None, f"turn {self.id} has not ended"
+        return self.handle.ended
+
+
+class Turns:
+    """Serves turns on the lane and records them."""
+
+    def __init__(
+        self,
+        store: Store,
+        lane: LaneThread,
+        adapters: AgentAdapters,
+        rides: Rides,
+        learner: Learner,
+        *,
+        end_tokens: frozenset[int],
+        context_tokens: int,
+    ) -> None:
+        self._store = store
+        self._lane = lane
+        self._adapters = adapters
+        self._rides = rides
+        self._learner = learner
+        self._end_tokens = end_tokens
+        self._context_tokens = context_tokens
+
+    @asynccontextmanager
+    async def serve(self, speaker: Speaker, prompt: Prompt, limits: Limits) -> AsyncIterator[OpenTurn]:
+        """Serve a turn for as long as the block runs; leaving it before `finish` cancels the turn.
+
+        Raises:
+            BadRequest: the prompt does not fit into a slot's context.
+            LaneStopped: the lane serves no more.
+        """
+        self._check_fits(prompt)
+        turn = await self._open(speaker, prompt, limits)
+        try:
+            yield turn
+        finally:
+            if not turn.recorded:
+                self._lane.cancel(turn.id)
+                await asyncio.shield(self._see_to_the_end(turn))
+
+    async def finish(self, turn: OpenTurn, *, wait_seconds: float = 0.0) -> list[dict[str, object]]:
+        """Record an ended turn; returns what became of the lessons that rode it, as JSON.
+
+        Lessons that still walk are waited for at most `wait_seconds`.
+        """
+        await self._record(turn)
+        fates = await self._rides.fates(turn.id, wait_seconds=wait_seconds)
+        return [fate.as_json() for fate in fates]
+
+    async def _open(self, speaker: Speaker, prompt: Prompt, limits: Limits) -> OpenTurn:
+        turn, created_at_us = f"turn-{uuid.uuid4().hex}", now_us()
+        stable = await self._adapters.stable(speaker.agent)
+        riders = []
+        if not speaker.private:
+            riders = await self._learner.board(agent=speaker.agent, context=speaker.context, turn=turn)
+        room = self._context_tokens - len(prompt.tokens)
+        order = TurnOrder(
+            id=turn,
+            tokens=prompt.tokens,
+            max_tokens=min(room, limits.max_tokens or room),
+            sampling=limits.sampling,
+            stop=limits.stop,
+            end_tokens=self._end_tokens,
+            stable=stable.lane_name,
+        )
+        handle = await self._lane.submit(order, riders)
+        return OpenTurn(turn, speaker, prompt, stable, handle, created_at_us)
+
+    def _check_fits(self, prompt: Prompt) -> None:
+        if 0 < len(prompt.tokens) < self._context_tokens:
+            return
+        raise BadRequest(
+            f"the messages are {len(prompt.tokens)} tokens; a slot's context holds {self._context_tokens} and "
+            "the reply needs at least one of them. Shorten the conversation, or start the lane with a larger --ctx",
+            param="messages",
+            code="context_length_exceeded",
+        )
+
+    async def _see_to_the_end(self, turn: OpenTurn) -> None:
+        """Wait for the end of a cancelled turn, and record it as far as it came."""
+        async for _ in turn.handle.events():
+            pass
+        await self._record(turn)
+        await self._rides.fates(turn.id, wait_seconds=0)
+
+    async def _record(self, turn: OpenTurn) -> None:
+        """Commit the turn's row. A turn that never had a slot was not served, and has none."""
+        turn.recorded = True
+        self._learner.stir()
+        ended, prompt = turn.ended, turn.prompt
+        if ended.slot is None:
+            return
+        first = ended.first_token_seconds
+        row = stored.Turn(
+            id=turn.id,
+            agent=turn.speaker.agent,
+            context=turn.speaker.context,
+            private=turn.speaker.private,
+            slot=ended.slot,
+            adapter=turn.stable.label,
+            messages=cast(JsonValue, [dict(message) for message in prompt.messages]),
+            template_args=prompt.template_args,
+            prompt_tokens=prompt.tokens,
+            reply_tokens=ended.reply_tokens,
+            reply_text=ended.reply,
+            prompt_token_count=len(prompt.tokens),
+            reply_token_count=len(ended.reply_tokens),
+            cached_token_count=ended.cached_tokens,
+            finish_reason=ended.reason,
+            created_at_us=turn.created_at_us,
+            first_token_ms=None if first is None else first * 1000,
+            total_ms=ended.total_seconds * 1000,
+        )
+        await self._store.write(turns.record_turn, row)
