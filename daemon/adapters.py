@@ -145,7 +145,7 @@ class AgentAdapters:
         tensors = None if kept is None else await self._read(kept.shadow.snapshot)
 
         def open_shadow(lane: Lane) -> tuple[str, dict[str, Tensor]]:
-            shadow = lane.engine.add_shadow(name, seed=seed)
+            shadow = lane.engine.shadows.get(name) or lane.engine.add_shadow(name, seed=seed)
             if tensors is not None:
                 shadow.restore(tensors)
             return shadow.sha256(), shadow.snapshot()

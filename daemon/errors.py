@@ -5,6 +5,7 @@ ServiceError
 ├── NotFound       404  there is no such thing
 ├── Conflict       409  it clashes with what is there
 └── Unavailable    503  the lane or the ledger cannot serve now
+    └── LaneStopped     the lane is closed, or has failed
 
 The body is OpenAI's: {"error": {"message", "type", "param", "code"}}.
 """
@@ -17,7 +18,6 @@ from typing import Any, ClassVar
 from aiohttp import web
 from pydantic import ValidationError
 
-from daemon.lane_thread import LaneStopped
 from store.errors import AlreadyRecorded, BadPage, Closed, DoesNotFollow, NothingToPromote, StoreError, Unknown
 
 logger = logging.getLogger(__name__)
@@ -64,6 +64,10 @@ class Unavailable(ServiceError):
     kind = "unavailable_error"
 
 
+class LaneStopped(Unavailable):
+    """The lane is closed or has failed; nothing more is served."""
+
+
 _STATUS: tuple[tuple[type[Exception], type[ServiceError]], ...] = (
     (Unknown, NotFound),
     (AlreadyRecorded, Conflict),
@@ -72,7 +76,6 @@ _STATUS: tuple[tuple[type[Exception], type[ServiceError]], ...] = (
     (BadPage, BadRequest),
     (Closed, Unavailable),
     (StoreError, Unavailable),
-    (LaneStopped, Unavailable),
 )
 """Lower layers' errors, the first match wins."""
 

@@ -13,16 +13,22 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
+from daemon.errors import LaneStopped
 from engine.lane import Lane
-from engine.orders import Event, LessonEnded, LessonOrder, LessonStarted, TokenServed, TurnEnded, TurnOrder, TurnStarted
+from engine.orders import (
+    Event,
+    LessonEnded,
+    LessonOrder,
+    LessonStarted,
+    TokenServed,
+    TurnEnded,
+    TurnOrder,
+    TurnStarted,
+)
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _Call = Callable[[Lane], None]
-
-
-class LaneStopped(Exception):
-    """The lane is closed or has failed; nothing more is served."""
 
 
 class TurnHandle:

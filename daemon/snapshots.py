@@ -57,9 +57,7 @@ class Snapshots:
             raise SnapshotDamaged(f"the snapshot {name} is missing from {self._root}; restore it from a backup")
         tensors = load_file(path)
         if tensors_sha256(tensors) != path.stem:
-            raise SnapshotDamaged(
-                f"the snapshot {name} in {self._root} has changed; restore it from a backup"
-            )
+            raise SnapshotDamaged(f"the snapshot {name} in {self._root} has changed; restore it from a backup")
         return tensors
 
     def delete(self, name: str) -> None:

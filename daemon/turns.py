@@ -149,7 +149,7 @@ class Turns:
             return
         raise BadRequest(
             f"the messages are {len(prompt.tokens)} tokens; a slot's context holds {self._context_tokens} and "
-            "the reply needs at least one of them. Shorten the conversation, or start the lane with a larger --ctx",
+            "the reply needs at least one of them: send less, or start the lane with a larger --ctx",
             param="messages",
             code="context_length_exceeded",
         )

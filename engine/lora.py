@@ -199,9 +199,9 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
     """The SHA-256 of named tensors: names, shapes, precisions and bytes, in the order of names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        value = tensors[name].detach().contiguous()
+        value = tensors[name].detach()
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
-        digest.update(value.view(torch.uint8).numpy().data)
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -1,0 +1,154 @@
+"""The command line: `ridealong serve | signal | ledger | adapters | demo | bench`.
+
+- Nothing heavy is imported until a command needs it: `--help` loads no torch.
+- Commands that ask a running service find it by `--url`; what it refuses is printed and the exit status is 1.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from daemon import __version__
+from daemon.config import ConfigError, Settings, add_flags, read_settings
+
+DEFAULT_URL = "http://127.0.0.1:8088"
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.command is None:
+        parser.print_help()
+        return 2
+    try:
+        run: Command = given.run
+        return run(given)
+    except ConfigError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ridealong", description="Serve a local language model, and let it learn from the traffic it serves."
+    )
+    parser.add_argument("--version", action="version", version=f"ridealong {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    serve = commands.add_parser("serve", help="serve a model and learn from its traffic")
+    add_flags(serve)
+    serve.set_defaults(run=_serve)
+    _add_signal(commands)
+    _add_ledger(commands)
+    _add_adapters(commands)
+    demo = commands.add_parser("demo", help="play an agent against a service of its own and show what it learned")
+    demo.set_defaults(run=_demo)
+    bench = commands.add_parser("bench", help="measure")
+    bench.add_argument(
+        "what", choices=["start"], help="start: seconds from launch to serving, first and second time"
+    )
+    bench.set_defaults(run=_bench)
+    return parser
+
+
+def _add_signal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    signal = commands.add_parser("signal", help="send signals, or ask what became of one")
+    _add_url(signal)
+    choice = signal.add_mutually_exclusive_group(required=True)
+    choice.add_argument("--file", metavar="FILE", help="signals as JSON or NDJSON; - reads standard input")
+    choice.add_argument("--show", metavar="ID", help="what became of a signal")
+    signal.set_defaults(run=_signal)
+
+
+def _add_ledger(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    ledger = commands.add_parser("ledger", help="read, verify or upgrade the ledger in the data directory")
+    add_flags(ledger, ["data_dir"])
+    ledger.add_argument("action", choices=["ls", "show", "tail", "verify", "upgrade"])
+    ledger.add_argument("seq", nargs="?", type=int, help="show: the row's number")
+    for name in ("agent", "context", "kind", "code", "since", "until"):
+        ledger.add_argument(f"--{name}", help=f"ls, tail: only rows of this {name}")
+    ledger.add_argument("--limit", type=int, default=50, help="ls: at most so many rows, the newest (default: 50)")
+    ledger.add_argument("--follow", "-f", action="store_true", help="tail: go on with new rows as they come")
+    ledger.add_argument("--json", action="store_true", help="ls, tail: NDJSON instead of a table")
+    ledger.set_defaults(run=_ledger)
+
+
+def _add_adapters(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    adapters = commands.add_parser("adapters", help="list, promote, roll back or export agents' adapters")
+    _add_url(adapters)
+    actions = adapters.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("ls", help="every agent's shadow and versions")
+    for action, text in (
+        ("promote", "serve the agent's shadow from her next turn on"),
+        ("rollback", "serve an earlier version again, and learn on from it"),
+        ("export", "write a PEFT adapter directory under the data directory's exports"),
+    ):
+        one = actions.add_parser(action, help=text)
+        one.add_argument("agent")
+        if action != "promote":
+            one.add_argument("--version", type=int, required=action == "rollback", help="0 is the base")
+        if action == "export":
+            one.add_argument("--directory", required=True, help="its name under exports")
+    adapters.set_defaults(run=_adapters)
+
+
+def _add_url(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"the service (default: {DEFAULT_URL})")
+
+
+def _serve(given: argparse.Namespace) -> int:
+    settings = _settings(given)
+    from daemon.service import ServiceFailed, serve  # noqa: PLC0415 - torch is loaded here, not for --help
+    from engine.errors import EngineError  # noqa: PLC0415
+    from store.errors import StoreError  # noqa: PLC0415
+
+    try:
+        serve(settings)
+    except (ServiceFailed, EngineError, StoreError, OSError) as error:
+        return _fail(str(error))
+    return 0
+
+
+def _signal(given: argparse.Namespace) -> int:
+    from daemon.client import send_signals, show_signal  # noqa: PLC0415
+
+    return show_signal(given.url, given.show) if given.show else send_signals(given.url, given.file)
+
+
+def _ledger(given: argparse.Namespace) -> int:
+    from daemon.ledger_command import run  # noqa: PLC0415
+
+    return run(given, _settings(given))
+
+
+def _adapters(given: argparse.Namespace) -> int:
+    from daemon.client import run_adapters  # noqa: PLC0415
+
+    return run_adapters(given)
+
+
+def _demo(_given: argparse.Namespace) -> int:
+    from daemon.demo import run  # noqa: PLC0415
+
+    return run()
+
+
+def _bench(_given: argparse.Namespace) -> int:
+    from daemon.bench import run_start  # noqa: PLC0415
+
+    return run_start()
+
+
+def _settings(given: argparse.Namespace) -> Settings:
+    return read_settings(vars(given))
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"ridealong: {message}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

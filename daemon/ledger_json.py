@@ -1,0 +1,66 @@
+"""The ledger's rows and filters in words: JSON for HTTP and the command line alike."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from daemon.errors import BadRequest
+from store.ledger import Filter
+from store.records import LedgerRow
+from store.words import LedgerKind
+
+
+def row_json(row: LedgerRow) -> dict[str, Any]:
+    """A ledger row as JSON."""
+    return {
+        "seq": row.seq,
+        "at": time_text(row.at_us),
+        "kind": row.kind,
+        "agent": row.agent,
+        "context": row.context,
+        "code": row.code,
+        "subject": row.subject,
+        "body": dict(row.body),
+        "previous": row.previous,
+        "sha": row.sha,
+    }
+
+
+def filter_of(query: Mapping[str, str]) -> Filter:
+    """What rows are asked for; other keys than a page's own are refused.
+
+    Raises:
+        BadRequest: a filter is unknown, or its value is not one it takes.
+    """
+    known = {"agent", "context", "kind", "code", "since", "until", "cursor", "limit", "newest"}
+    if unknown := sorted(query.keys() - known):
+        allowed = ", ".join(sorted(known))
+        raise BadRequest(f"{unknown[0]}: there is no such filter; there are {allowed}", param=unknown[0])
+    kind = query.get("kind")
+    if kind is not None and kind not in set(LedgerKind):
+        raise BadRequest(f"kind: {kind!r} is none of {', '.join(LedgerKind)}", param="kind")
+    return Filter(
+        agent=query.get("agent"),
+        context=query.get("context"),
+        kind=None if kind is None else LedgerKind(kind),
+        code=query.get("code"),
+        since_us=_moment(query, "since"),
+        until_us=_moment(query, "until"),
+    )
+
+
+def _moment(query: Mapping[str, str], name: str) -> int | None:
+    """A time of day: ISO 8601 (UTC unless it says otherwise), in microseconds."""
+    if name not in query:
+        return None
+    try:
+        at = datetime.fromisoformat(query[name])
+    except ValueError as error:
+        said = f"{name}: {query[name]!r} is not an ISO 8601 time such as 2026-01-31T12:00:00Z"
+        raise BadRequest(said, param=name) from error
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+def time_text(at_us: int) -> str:
+    """A time of day in ISO 8601, UTC."""
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat()

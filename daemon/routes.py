@@ -1,0 +1,273 @@
+"""The routes: which path goes where, and the small handlers for signals, ledger, adapters and the lane's state."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from daemon.adapters import AgentAdapters
+from daemon.errors import BadRequest, answer_errors, bad_field, read_json
+from daemon.intake import Intake
+from daemon.lane_thread import LaneThread
+from daemon.learner import Learner
+from daemon.ledger_json import filter_of, row_json, time_text
+from daemon.openai_chat import ChatCompletions
+from daemon.speaker import speaker_of
+from signals.records import Signal, parse_signals
+from store import adapters as stored_adapters
+from store import chain, ledger, signals
+from store.records import Adapter, Adapters, Entry, KeptSignal, Put
+from store.store import Store
+from store.words import LedgerKind
+
+MAX_BODY_BYTES = 32 * 2**20
+"""A conversation of a million tokens fits; a mistake that would fill the memory does not."""
+
+M = TypeVar("M", bound=BaseModel)
+_INTEGER: TypeAdapter[int] = TypeAdapter(int)
+_BOOLEAN: TypeAdapter[bool] = TypeAdapter(bool)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RollbackRequest(_Body):
+    """Which version to serve again; 0 is the base."""
+
+    version: Annotated[int, Field(ge=0)]
+
+
+class ExportRequest(_Body):
+    """Where to write the PEFT directory, and which version; without one, the shadow."""
+
+    directory: str
+    version: Annotated[int, Field(ge=0)] | None = None
+
+
+class Routes:
+    """Every handler that isn't a completion's."""
+
+    def __init__(
+        self,
+        store: Store,
+        lane: LaneThread,
+        intake: Intake,
+        learner: Learner,
+        adapters: AgentAdapters,
+        *,
+        exports: Path,
+    ) -> None:
+        self._store = store
+        self._lane = lane
+        self._intake = intake
+        self._learner = learner
+        self._adapters = adapters
+        self._exports = exports
+
+    async def health(self, _request: web.Request) -> web.Response:
+        """Is the lane serving?"""
+        status = 503 if self._lane.stopped else 200
+        return web.json_response({"status": "stopped" if self._lane.stopped else "ok"}, status=status)
+
+    async def slots(self, _request: web.Request) -> web.Response:
+        """What each slot holds now."""
+        facts = await self._lane.call(
+            lambda lane: [
+                {
+                    "id": slot.index,
+                    "is_processing": slot.busy,
+                    "n_ctx": lane.engine.settings.context_tokens,
+                    "n_past": len(slot.tokens),
+                    "stable": slot.stable,
+                    "pinned_tokens": slot.pinned_tokens,
+                }
+                for slot in lane.engine.slots
+            ]
+        )
+        return web.json_response(facts)
+
+    async def take_signals(self, request: web.Request) -> web.Response:
+        """`POST /signals`: one, a list, or NDJSON."""
+        given = await _read_signals(request)
+        speaker = speaker_of(request)
+        taken = await self._intake.take(given.signals, private=speaker.private)
+        self._learner.stir()
+        bodies = [_put_json(put, kept) for put, kept in taken]
+        return web.json_response(bodies if given.many else bodies[0])
+
+    async def one_signal(self, request: web.Request) -> web.Response:
+        """`GET /signals/{id}`: what became of a signal."""
+        kept = await self._store.read(signals.signal_of, request.match_info["id"])
+        return web.json_response(_signal_json(kept))
+
+    async def ledger_page(self, request: web.Request) -> web.Response:
+        """`GET /ledger`: a page of rows, as JSON or NDJSON."""
+        query = dict(request.query)
+        limit, cursor = _integer(query, "limit"), _integer(query, "cursor")
+        newest = _boolean(query, "newest")
+        wanted = filter_of(query)
+        page = await self._store.read(
+            ledger.page, wanted, cursor=cursor, limit=100 if limit is None else limit, newest=newest
+        )
+        rows = [row_json(row) for row in page.rows]
+        if "application/x-ndjson" in request.headers.get("Accept", ""):
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            headers = {} if page.next_cursor is None else {"X-Ridealong-Cursor": str(page.next_cursor)}
+            return web.Response(text=text, content_type="application/x-ndjson", headers=headers)
+        return web.json_response({"rows": rows, "next_cursor": page.next_cursor})
+
+    async def ledger_verify(self, _request: web.Request) -> web.Response:
+        """`GET /ledger/verify`: is the chain unbroken?"""
+        verified = await self._store.read(chain.verify)
+        return web.json_response(
+            {"rows": verified.rows, "head": verified.head, "bad": verified.bad, "why": verified.why}
+        )
+
+    async def all_adapters(self, _request: web.Request) -> web.Response:
+        """`GET /adapters`: every agent's shadow and versions."""
+        agents = await self._store.read(stored_adapters.agents_with_adapters)
+        kept = [await self._store.read(stored_adapters.adapters_of, agent) for agent in agents]
+        return web.json_response([adapters_json(own) for own in kept])
+
+    async def promote(self, request: web.Request) -> web.Response:
+        """`POST /adapters/{agent}/promote`: serve the shadow from the next turn on."""
+        agent = request.match_info["agent"]
+        await self._learner.settled()
+        version = await self._adapters.promote(agent)
+        return web.json_response({"agent": agent, "version": version, "adapter": f"{agent}@{version}"})
+
+    async def rollback(self, request: web.Request) -> web.Response:
+        """`POST /adapters/{agent}/rollback`: serve an earlier version again, and learn on from it."""
+        asked = await _parse(request, RollbackRequest)
+        kept = await self._learner.rollback(request.match_info["agent"], asked.version, self._lane)
+        return web.json_response(adapters_json(kept))
+
+    async def export(self, request: web.Request) -> web.Response:
+        """`POST /adapters/{agent}/export`: write a PEFT adapter directory inside the data directory."""
+        asked, agent = await _parse(request, ExportRequest), request.match_info["agent"]
+        target = (self._exports / asked.directory).resolve()
+        if not target.is_relative_to(self._exports.resolve()):
+            raise BadRequest(
+                f"directory: {asked.directory!r} is outside {self._exports}; "
+                "give a name inside it, and copy the files from there",
+                param="directory",
+            )
+        exported = await self._adapters.export(agent, target, version=asked.version)
+        body = {"version": exported.version, "sha": exported.sha, "directory": asked.directory}
+        entry = Entry(kind=LedgerKind.EXPORT, agent=agent, context=None, subject=agent, body=body)
+        await self._store.write(ledger.append, entry)
+        return web.json_response({"agent": agent, "directory": str(target)} | body)
+
+
+def application(routes: Routes, chat: ChatCompletions) -> web.Application:
+    """The HTTP application."""
+
+    async def models(_request: web.Request) -> web.Response:
+        return web.json_response(chat.models())
+
+    app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BODY_BYTES)
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", chat.handle),
+            web.get("/v1/models", models),
+            web.get("/health", routes.health),
+            web.get("/slots", routes.slots),
+            web.post("/signals", routes.take_signals),
+            web.get("/signals/{id}", routes.one_signal),
+            web.get("/ledger", routes.ledger_page),
+            web.get("/ledger/verify", routes.ledger_verify),
+            web.get("/adapters", routes.all_adapters),
+            web.post("/adapters/{agent}/promote", routes.promote),
+            web.post("/adapters/{agent}/rollback", routes.rollback),
+            web.post("/adapters/{agent}/export", routes.export),
+        ]
+    )
+    return app
+
+
+class _Given(BaseModel):
+    signals: list[Signal]
+    many: bool
+
+
+async def _read_signals(request: web.Request) -> _Given:
+    """The signals of a request: a JSON object, a JSON list, or a JSON object a line."""
+    if request.content_type == "application/x-ndjson":
+        lines = [line for line in (await request.text()).splitlines() if line.strip()]
+        try:
+            body: Any = [json.loads(line) for line in lines]
+        except ValueError as error:
+            raise BadRequest(f"a line of the body is not JSON: {error}; send one signal a line") from error
+    else:
+        body = await read_json(request)
+    try:
+        return _Given(signals=parse_signals(body), many=isinstance(body, list))
+    except ValidationError as error:
+        raise bad_field(error) from error
+
+
+async def _parse(request: web.Request, model: type[M]) -> M:
+    try:
+        return model.model_validate(await read_json(request))
+    except ValidationError as error:
+        raise bad_field(error) from error
+
+
+def adapters_json(kept: Adapters) -> dict[str, Any]:
+    """An agent's adapters as JSON."""
+    return {
+        "agent": kept.shadow.agent,
+        "shadow": _adapter_json(kept.shadow),
+        "stable": _adapter_json(kept.stable),
+        "versions": [_adapter_json(version) for version in kept.versions],
+    }
+
+
+def _adapter_json(adapter: Adapter) -> dict[str, Any]:
+    return {
+        "version": adapter.version,
+        "state": adapter.state,
+        "steps": adapter.step_number,
+        "sha": adapter.sha,
+        "created_at": time_text(adapter.created_at_us),
+    }
+
+
+def _put_json(put: Put, kept: KeptSignal) -> dict[str, Any]:
+    return {"status": put.status} | _signal_json(kept)
+
+
+def _signal_json(kept: KeptSignal) -> dict[str, Any]:
+    refusal = None
+    if kept.code is not None:
+        refusal = {"code": kept.code, "message": kept.message, "position": kept.position}
+    return {
+        "id": kept.signal.id,
+        "kind": kept.signal.kind,
+        "agent": kept.signal.agent,
+        "context": kept.signal.context,
+        "state": kept.state,
+        "received_at": time_text(kept.received_at_us),
+        "lesson": kept.lesson,
+        "refusal": refusal,
+        "step": kept.step_number,
+        "loss_before": kept.loss_before,
+    }
+
+
+def _integer(query: Mapping[str, str], name: str) -> int | None:
+    try:
+        return None if name not in query else _INTEGER.validate_python(query[name])
+    except ValidationError as error:
+        raise BadRequest(f"{name}: {query[name]!r} is not a whole number", param=name) from error
+
+
+def _boolean(query: Mapping[str, str], name: str) -> bool:
+    try:
+        return _BOOLEAN.validate_python(query.get(name, "false"))
+    except ValidationError as error:
+        raise BadRequest(f"{name}: {query[name]!r} is neither true nor false", param=name) from error

@@ -1,0 +1,247 @@
+"""The service: opens everything in order, serves, and closes everything in the other order.
+
+- It serves, and says so in the ready file, only once the model is loaded, what a crash left has been taken up,
+  and the port is open.
+- Every task has an owner that awaits it: if one fails, the service stops and says why.
+"""
+
+import asyncio
+import logging
+import signal as os_signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from daemon.adapters import AgentAdapters
+from daemon.chat_template import HuggingFaceChat
+from daemon.config import Settings
+from daemon.intake import Intake
+from daemon.lane_thread import LaneThread
+from daemon.learner import Learner
+from daemon.openai_chat import ChatCompletions
+from daemon.rides import Rides
+from daemon.routes import Routes, application
+from daemon.snapshots import Snapshots
+from daemon.turns import Turns
+from engine.duty import DutyMeter
+from engine.engine import Engine, EngineSettings
+from engine.lane import Lane
+from engine.lora import AdapterShape
+from engine.orders import LessonEnded, LessonStarted
+from engine.shadow import OptimizerSettings
+from engine.weights import LoadedModel, load_model
+from signals.policy import Policy
+from store import adapters as stored_adapters
+from store.clock import now_us
+from store.store import Store
+
+logger = logging.getLogger(__name__)
+Say = Callable[[str], None]
+
+SHUTDOWN_SECONDS = 10.0
+"""How long open turns may go on after a stop was asked for, before their clients are cut off."""
+
+
+class ServiceFailed(Exception):
+    """The service stopped by itself."""
+
+
+class Service:
+    """One lane with its store, composed. Made on the event loop that will run it."""
+
+    def __init__(
+        self, settings: Settings, store: Store, *, say: Say, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._say = say
+        self._rides = Rides()
+        self._snapshots = Snapshots(settings.data_dir)
+        self._optimizer = OptimizerSettings(name=settings.optimizer, lr=settings.lr)
+        self._model: LoadedModel | None = None
+        self._on_failure = on_failure
+        self._lane = LaneThread(self._load, on_lesson=self._on_lesson, on_failure=on_failure)
+        self._adapters = AgentAdapters(store, self._lane, self._snapshots)
+        self._learner = Learner(
+            store,
+            self._rides,
+            self._adapters,
+            self._snapshots,
+            optimizer=self._optimizer,
+            idle_seconds=settings.idle_seconds,
+            ttl_seconds=settings.lesson_ttl_seconds,
+        )
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Serve for as long as the block runs; gives the URL."""
+        started_at_us = now_us()
+        await self._lane.start()
+        try:
+            intake, app = await self._compose(started_at_us)
+            await self._sweep()
+            await intake.recover()
+            async with self._learning():
+                async with _listening(app, self._settings) as url:
+                    yield url
+                await self._lane.close()
+                await self._learner.settled()
+        finally:
+            await self._lane.close()
+
+    @asynccontextmanager
+    async def _learning(self) -> AsyncIterator[None]:
+        """The learner's tasks, for as long as the block runs."""
+        tasks = [
+            asyncio.create_task(self._watched(self._learner.follow())),
+            asyncio.create_task(self._watched(self._learner.fill_gaps(self._lane))),
+        ]
+        self._learner.stir()
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _compose(self, started_at_us: int) -> tuple[Intake, web.Application]:
+        model, lane = self._loaded(), self._lane
+        context_tokens = await lane.call(lambda own: own.engine.settings.context_tokens)
+        chat = HuggingFaceChat(model.tokenizer, model.end_tokens)
+        intake = Intake(
+            self._store,
+            self._rides,
+            self._adapters,
+            chat,
+            policy=Policy(agents=frozenset(self._settings.learn)),
+            context_tokens=context_tokens,
+            started_at_us=started_at_us,
+        )
+        turns = Turns(
+            self._store,
+            lane,
+            self._adapters,
+            self._rides,
+            self._learner,
+            end_tokens=model.end_tokens,
+            context_tokens=context_tokens,
+        )
+        exports = self._settings.data_dir / "exports"
+        routes = Routes(self._store, lane, intake, self._learner, self._adapters, exports=exports)
+        return intake, application(routes, ChatCompletions(turns, chat, model=model.name))
+
+    def _load(self) -> Lane:
+        """Load the model; runs on the lane's thread."""
+        settings, started = self._settings, time.perf_counter()
+        model = load_model(settings.model, cache=settings.data_dir / "models", say=self._say)
+        made_for = getattr(model.model.config.get_text_config(), "max_position_embeddings", settings.ctx)
+        engine = Engine(
+            model.model,
+            EngineSettings(
+                slots=settings.slots,
+                context_tokens=min(settings.ctx, made_for),
+                repack=settings.repack,
+                adapters=AdapterShape(rank=settings.rank, alpha=settings.alpha),
+                optimizer=self._optimizer,
+            ),
+        )
+        self._model = model
+        self._say(f"{model.name} is ready after {time.perf_counter() - started:.1f} s")
+        return Lane(engine, model.tokenizer.backend_tokenizer, duty=DutyMeter(settings.duty))
+
+    def _loaded(self) -> LoadedModel:
+        assert self._model is not None, "the lane has not been started"
+        return self._model
+
+    def _on_lesson(self, event: LessonStarted | LessonEnded) -> None:
+        self._learner.on_lesson(event)
+
+    async def _watched(self, work: Coroutine[object, object, None]) -> None:
+        """A task's border: what it raises stops the service."""
+        try:
+            await work
+        except Exception as error:
+            logger.exception("a task of the service failed")
+            self._on_failure(error)
+
+    async def _sweep(self) -> None:
+        """Delete the snapshots that a crash left without a ledger row."""
+        named = set()
+        for agent in await self._store.read(stored_adapters.agents_with_adapters):
+            kept = await self._store.read(stored_adapters.adapters_of, agent)
+            named |= {kept.shadow.snapshot, *(version.snapshot for version in kept.versions)}
+        await asyncio.to_thread(self._snapshots.sweep, named)
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        ServiceFailed: the lane or one of the service's tasks failed.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    asyncio.run(_serve_until_signalled(settings))
+
+
+async def _serve_until_signalled(settings: Settings) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (os_signal.SIGINT, os_signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with running(settings, stop, say=_say) as url:
+        _say(f"serving at {url}")
+        await stop.wait()
+        _say("stopping")
+
+
+@asynccontextmanager
+async def running(settings: Settings, stop: asyncio.Event, *, say: Say) -> AsyncIterator[str]:
+    """A running service; gives its URL. `stop` is set if it fails.
+
+    Raises:
+        ServiceFailed: the lane or a task failed while it ran.
+    """
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    failures: list[BaseException] = []
+
+    def failed(error: BaseException) -> None:
+        failures.append(error)
+        stop.set()
+
+    store = await asyncio.to_thread(Store.open, settings.database, create=True)
+    try:
+        async with Service(settings, store, say=say, on_failure=failed).serving() as url:
+            yield url
+    finally:
+        await asyncio.to_thread(store.close)
+    if failures:
+        raise ServiceFailed(f"the service stopped: {failures[0]}") from failures[0]
+
+
+@asynccontextmanager
+async def _listening(app: web.Application, settings: Settings) -> AsyncIterator[str]:
+    """Open the port and write the ready file; a client that goes away cancels its handler."""
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, settings.host, settings.port)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        if settings.ready_file is not None:
+            aside = settings.ready_file.with_name(settings.ready_file.name + ".writing")
+            aside.write_text(url + "\n")
+            aside.replace(settings.ready_file)
+        yield url
+    finally:
+        await runner.cleanup()
+        if settings.ready_file is not None:
+            settings.ready_file.unlink(missing_ok=True)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"ridealong: {line}\n")
+    sys.stderr.flush()
