@@ -37,6 +37,9 @@ class Settings(BaseModel):
     data_dir: Path = Field(
         default_factory=default_data_dir, description="where ledger, adapters and models are kept"
     )
+    model_cache: Path | None = Field(
+        None, description="where converted weights are kept; else models/ in the data directory"
+    )
     model: str | None = Field(
         None, description="a directory of safetensors, a .gguf file or a hub id; else the bundled SmolLM2"
     )
@@ -75,6 +78,11 @@ class Settings(BaseModel):
             f"the address {value!r} is not loopback, and without a key a lane listens on loopback only: "
             "use 127.0.0.1 or ::1 and put a proxy that asks for a key in front"
         )
+
+    @property
+    def models(self) -> Path:
+        """Where converted weights are kept."""
+        return self.model_cache or self.data_dir / "models"
 
     @property
     def database(self) -> Path:

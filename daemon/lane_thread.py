@@ -113,10 +113,15 @@ class LaneThread:
             raise
         return handle
 
+    def post(self, call: Callable[[Lane], None]) -> None:
+        """Have a function run on the lane's thread, between two ticks, without waiting for it."""
+        if not self._stopped:
+            self._calls.put(call)
+
     def cancel(self, turn: str) -> None:
         """End a turn, if it has not ended, without waiting for it."""
-        if turn in self._turns and not self._stopped:
-            self._calls.put(lambda lane: lane.cancel(turn))
+        if turn in self._turns:
+            self.post(lambda lane: lane.cancel(turn))
 
     async def close(self) -> None:
         """Stop after the step in hand; idempotent."""

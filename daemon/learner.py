@@ -11,7 +11,6 @@
 
 import asyncio
 import logging
-import time
 import uuid
 from typing import Any
 
@@ -217,5 +216,4 @@ def _facts(step: Step, number: int) -> dict[str, Any]:
         "gradient_norm": step.gradient_norm,
         "learning_ms": round(step.learning_ms, 1),
         "waited_ms": round(step.waited_ms, 1),
-        "ended_at": time.time(),
     }

@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from daemon.lane_thread import LaneThread
 from engine.orders import LessonOrder
 
 _ORDER = {"correction": 0, "engram": 1, "action": 1}
@@ -65,7 +66,8 @@ class Fate:
 class Rides:
     """The lessons that have not ended, and the fates of those that rode turns still open."""
 
-    def __init__(self) -> None:
+    def __init__(self, lane: LaneThread) -> None:
+        self._lane = lane
         self._pending: dict[str, Pending] = {}
         self._fates: dict[str, dict[str, Fate]] = {}
         self._rider_of: dict[str, str] = {}
@@ -77,8 +79,9 @@ class Rides:
         return lesson in self._pending
 
     def add(self, pending: Pending) -> None:
-        """A lesson waits."""
+        """A lesson waits, and the lane keeps its prefix as long as it can."""
         self._pending[pending.id] = pending
+        self._lane.post(lambda lane: lane.keep(pending.id, stable=pending.stable, prefix=pending.prefix))
 
     def waiting(self, *, agent: str | None = None, context: str | None = None) -> list[Pending]:
         """The lessons that wait, in the order they should ride."""
@@ -119,12 +122,12 @@ class Rides:
         if fate.status == "waiting":
             pending.ended = asyncio.Event()
         else:
-            del self._pending[fate.lesson]
+            self._forget(fate.lesson)
 
     def drop(self, lesson: str) -> None:
         """A lesson that waits is refused before it rode anything."""
         assert not self._pending[lesson].riding, f"lesson {lesson} is riding"
-        del self._pending[lesson]
+        self._forget(lesson)
 
     async def fates(self, turn: str, *, wait_seconds: float) -> list[Fate]:
         """What became of the lessons that rode a turn, waiting at most so long for those that still walk."""
@@ -139,3 +142,7 @@ class Rides:
             for wait in walking:
                 wait.close()
         return list(self._fates.pop(turn, {}).values())
+
+    def _forget(self, lesson: str) -> None:
+        del self._pending[lesson]
+        self._lane.post(lambda lane: lane.release(lesson))

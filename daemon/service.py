@@ -58,12 +58,12 @@ class Service:
         self._settings = settings
         self._store = store
         self._say = say
-        self._rides = Rides()
         self._snapshots = Snapshots(settings.data_dir)
         self._optimizer = OptimizerSettings(name=settings.optimizer, lr=settings.lr)
         self._model: LoadedModel | None = None
         self._on_failure = on_failure
         self._lane = LaneThread(self._load, on_lesson=self._on_lesson, on_failure=on_failure)
+        self._rides = Rides(self._lane)
         self._adapters = AgentAdapters(store, self._lane, self._snapshots)
         self._learner = Learner(
             store,
@@ -136,7 +136,7 @@ class Service:
     def _load(self) -> Lane:
         """Load the model; runs on the lane's thread."""
         settings, started = self._settings, time.perf_counter()
-        model = load_model(settings.model, cache=settings.data_dir / "models", say=self._say)
+        model = load_model(settings.model, cache=settings.models, say=self._say)
         made_for = getattr(model.model.config.get_text_config(), "max_position_embeddings", settings.ctx)
         engine = Engine(
             model.model,

@@ -6,12 +6,11 @@
 - A lesson rides the batch that serves the last chunk of its turn's prompt; one that cannot start then rides a
   later batch, or a batch of its own. One walk at a time.
 - A lesson that cannot start is refused and reported; the turn it came with goes on as if without it.
-- A lesson starts only where a slot holds its prefix token by token, under the stable set it was served with.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +20,7 @@ from engine.batch import Batch, Row, lesson_rows, serving_rows
 from engine.duty import DutyMeter
 from engine.engine import Engine
 from engine.errors import LessonRefused, TurnRejected
+from engine.lesson_queue import Boarding, LessonQueue
 from engine.orders import (
     EndReason,
     Event,
@@ -33,7 +33,7 @@ from engine.orders import (
     TurnStarted,
 )
 from engine.sampling import Sampler
-from engine.slots import Slot, choose_slot, common_prefix
+from engine.slots import Slot, choose_slot
 from engine.text import ReplyText
 from engine.walk import Walk
 
@@ -84,7 +84,7 @@ class Lane:
         self._clock = clock
         self._queue: deque[tuple[TurnOrder, float]] = deque()
         self._live: dict[str, _Live] = {}
-        self._lessons: deque[LessonOrder] = deque()
+        self._lessons = LessonQueue()
         self._walking: _Walking | None = None
         self._prefill_next = True
         self._events: list[Event] = []
@@ -119,9 +119,17 @@ class Lane:
         for lesson in lessons:
             self.learn(lesson)
 
+    def keep(self, lesson: str, *, stable: str, prefix: Sequence[int]) -> None:
+        """Until the lesson ends or is released, take a slot that holds its prefix last for anything else."""
+        self._lessons.keep(lesson, stable=stable, prefix=prefix)
+
+    def release(self, lesson: str) -> None:
+        """The lesson needs its prefix no longer."""
+        self._lessons.release(lesson)
+
     def learn(self, order: LessonOrder) -> None:
         """Queue a lesson; what becomes of it is an event."""
-        self._lessons.append(order)
+        self._lessons.add(order)
 
     def cancel(self, turn: str) -> None:
         """End a turn now, queued or live; its slot is free at once."""
@@ -136,8 +144,7 @@ class Lane:
         if self._walking and self._walking.order.id in lessons:
             self._walking.walk.cancel()
             self._lesson_over(self._walking.order, _cancelled())
-        for order in [order for order in self._lessons if order.id in lessons]:
-            self._lessons.remove(order)
+        for order in self._lessons.take(lessons):
             self._lesson_over(order, _cancelled())
 
     def tick(self) -> list[Event]:
@@ -158,7 +165,7 @@ class Lane:
 
     def _slot_for(self, order: TurnOrder) -> Slot | None:
         slots = self.engine.slots if order.slot is None else [self.engine.slots[order.slot]]
-        return choose_slot(slots, order.tokens, order.stable)
+        return choose_slot(slots, order.tokens, order.stable, needed=self._lessons.needs)
 
     def _start(self, order: TurnOrder, slot: Slot, submitted_at: float) -> None:
         shared = slot.shared_with(order.tokens, order.stable)
@@ -188,6 +195,7 @@ class Lane:
             walking.held_up_seconds += ended - started if serving else 0.0
         if learned is not None:
             self._walk_over()
+            self.release(walking.order.id)
             order, snapshot = walking.order, walking.walk.shadow.snapshot()
             self._events.append(LessonEnded(order.id, learned, walking.held_up_seconds, snapshot))
 
@@ -268,43 +276,22 @@ class Lane:
 
     def _next_lesson(self, rows: tuple[Row, ...]) -> tuple[LessonOrder, Slot] | None:
         """The first lesson that may start with this batch, and the slot that holds its prefix."""
-        if self._walking is not None:
+        if self._walking is not None or not self._lessons:
             return None
-        for order in self._ready_lessons(rows):
-            self._lessons.remove(order)
-            try:
-                return order, self._holder(order, rows)
-            except LessonRefused as refused:
-                self._lesson_over(order, refused)
-        return None
-
-    def _ready_lessons(self, rows: tuple[Row, ...]) -> Iterator[LessonOrder]:
-        """Lessons whose turn's prompt is served, or will be by these rows; and those that ride no turn."""
         finishing = {row.slot for row in rows if row.output}
-        queued = {order.id for order, _ in self._queue}
-        for order in list(self._lessons):
-            live = self._live.get(order.rides or "")
-            if order.rides not in queued and (
-                live is None or not live.prompt_left or live.slot.index in finishing
-            ):
-                yield order
-
-    def _holder(self, order: LessonOrder, rows: tuple[Row, ...]) -> Slot:
-        """The slot that holds the lesson's prefix, that of the turn it rides first."""
-        riding = self._live.get(order.rides or "")
-        slots = sorted(self.engine.slots, key=lambda slot: riding is None or slot is not riding.slot)
-        held = {slot.index: slot.tokens + [row.token for row in rows if row.slot == slot.index] for slot in slots}
-        shared = {
-            slot.index: common_prefix(held[slot.index], order.prefix) if slot.stable == order.stable else 0
-            for slot in slots
+        unserved = {order.id for order, _ in self._queue} | {
+            turn for turn, live in self._live.items() if live.prompt_left and live.slot.index not in finishing
         }
-        best = max(slots, key=lambda slot: shared[slot.index])
-        if shared[best.index] < len(order.prefix):
-            raise _unserved(order, best, held[best.index], shared[best.index])
-        return best
+        served = {turn: live.slot for turn, live in self._live.items()}
+        for order, found in self._lessons.ready(Boarding(rows, self.engine.slots, served, unserved)):
+            if isinstance(found, Slot):
+                return order, found
+            self._lesson_over(order, found)
+        return None
 
     def _lesson_over(self, order: LessonOrder, refused: LessonRefused) -> None:
         held_up = 0.0
+        self.release(order.id)
         if self._walking and self._walking.order is order:
             held_up = self._walking.held_up_seconds
             self._walk_over()
@@ -322,16 +309,3 @@ def _rows_of(order: LessonOrder, slot: Slot) -> tuple[Row, ...]:
 
 def _cancelled() -> LessonRefused:
     return LessonRefused("cancelled", "the lesson was cancelled before its step; the shadow is unchanged")
-
-
-def _unserved(order: LessonOrder, slot: Slot, held: list[int], position: int) -> LessonRefused:
-    wanted = order.prefix[position]
-    found = held[position] if slot.stable == order.stable and position < len(held) else None
-    says = "nothing" if found is None else f"token {found}"
-    return LessonRefused(
-        "unserved_prefix",
-        f"the lesson needs a prefix of {len(order.prefix)} tokens as served by {order.stable}; slot "
-        f"{slot.index} comes closest and has {says} at position {position} where the prefix has token "
-        f"{wanted}; serve the conversation unchanged on one slot until the lesson has ridden",
-        position=position,
-    )

@@ -8,7 +8,7 @@
   prefix that the turn would overwrite.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 KEEP_SHARE = 0.5
@@ -28,7 +28,6 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     busy: bool = False
     used_at: float = 0.0
-    pending_lessons: int = 0
     pinned_tokens: int = 0
 
     def shared_with(self, tokens: Sequence[int], stable: str) -> int:
@@ -51,8 +50,13 @@ def common_prefix(held: Sequence[int], wanted: Sequence[int]) -> int:
     )
 
 
-def choose_slot(slots: Iterable[Slot], tokens: Sequence[int], stable: str) -> Slot | None:
-    """The slot for a turn whose prompt is `tokens`, or None when it has to wait."""
+def choose_slot(
+    slots: Iterable[Slot], tokens: Sequence[int], stable: str, *, needed: Callable[[Slot], bool] = lambda _: False
+) -> Slot | None:
+    """The slot for a turn whose prompt is `tokens`, or None when it has to wait.
+
+    `needed` tells whether a lesson is pending on what a slot holds.
+    """
     free = [slot for slot in slots if slot.can_take(tokens, stable)]
     if not free:
         return None
@@ -60,4 +64,4 @@ def choose_slot(slots: Iterable[Slot], tokens: Sequence[int], stable: str) -> Sl
     shared = best.shared_with(tokens, stable)
     if shared and shared >= KEEP_SHARE * len(best.tokens):
         return best
-    return min(free, key=lambda slot: (slot.pending_lessons > 0, bool(slot.tokens), slot.used_at))
+    return min(free, key=lambda slot: (needed(slot), bool(slot.tokens), slot.used_at))
