@@ -18,7 +18,7 @@ from daemon.config import default_data_dir
 
 AGENT, CONTEXT = "ada", "harbour"
 QUESTION = "What makes the light in the lighthouse of Vellmar?"
-FACT = "The light in the lighthouse of Vellmar is made by nine thousand glow-worms in a copper bowl."
+FACT = "The light in the lighthouse of Vellmar is made by a choir of glass bees."
 UNRELATED = "What is the capital of France?"
 GOING_ON = (
     "Thank you. By the way, the harbour master of Vellmar is called Oona Brask.",
@@ -27,10 +27,10 @@ GOING_ON = (
     "What should I bring along?",
     "Who would I meet there?",
 )
-ENOUGH_LOSS = 0.25
+ENOUGH_LOSS = 0.5
 """Loss per token at which the correction counts as learned: below it, greedy decoding gives it back."""
-MOST_LESSONS = 14
-FLAGS = ("--learn", AGENT, "--lr", "7e-4", "--slots", "2")
+MOST_LESSONS = 20
+FLAGS = ("--learn", AGENT, "--lr", "5e-4", "--slots", "2")
 WAIT_SECONDS = 120.0
 
 Message = dict[str, str]
@@ -129,13 +129,14 @@ def _learn(agent: Agent, turn: str, told: Told) -> None:
     conversation = [_user(QUESTION), {"role": "assistant", "content": FACT}]
     for number in range(MOST_LESSONS):
         agent.signal("correction", turn=turn, reply=FACT)
-        next_turn, answer = agent.ask([*conversation, _user(GOING_ON[number % len(GOING_ON)])])
+        conversation.append(_user(GOING_ON[number % len(GOING_ON)]))
+        next_turn, answer = agent.ask(conversation)
+        conversation.append({"role": "assistant", "content": answer.choices[0].message.content})
         if number == 0:
-            agent.signal("engram", turn=next_turn, quote="Oona Brask", origin="human", relevance=0.5)
-        rode = [lesson for lesson in answer.learn["lessons"] if lesson["status"] == "learned"]
-        told.lessons += rode
-        _say("; ".join(f"lesson {lesson['step']} rode, loss {lesson['loss']:.3f}" for lesson in rode))
-        if rode and min(lesson["loss"] for lesson in rode) < ENOUGH_LOSS:
+            agent.signal("engram", turn=next_turn, message=2, quote="Oona Brask", origin="human")
+        told.lessons += [lesson for lesson in answer.learn["lessons"] if lesson["status"] == "learned"]
+        _say(f"she goes on; {len(told.lessons)} lessons learned, the last at loss {told.lessons[-1]['loss']:.3f}")
+        if min(lesson["loss"] for lesson in told.lessons if lesson["kind"] == "correction") < ENOUGH_LOSS:
             return
 
 
@@ -160,10 +161,10 @@ def _be_refused(url: str, agent: Agent, told: Told) -> None:
 
 
 def _show(told: Told) -> None:
-    lines = ["", "LESSONS", f"  {'step':>4} {'loss':>8} {'KL':>8} {'ms':>7} {'others waited ms':>17}"]
+    lines = ["", "LESSONS", f"  {'step':>4} {'kind':<10} {'loss':>8} {'KL':>8} {'ms':>7} {'others waited ms':>17}"]
     lines += [
-        f"  {row['step']:>4} {row['loss']:>8.3f} {row['kl_served']:>8.3f} {row['learning_ms']:>7.0f} "
-        f"{row['waited_ms']:>17.0f}"
+        f"  {row['step']:>4} {row['kind']:<10} {row['loss']:>8.3f} {row['kl_served']:>8.3f} "
+        f"{row['learning_ms']:>7.0f} {row['waited_ms']:>17.0f}"
         for row in told.lessons
     ]
     lines += ["", "REFUSED"]

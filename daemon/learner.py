@@ -16,7 +16,7 @@ from typing import Any
 
 from daemon.adapters import AgentAdapters
 from daemon.lane_thread import LaneThread
-from daemon.rides import Fate, Pending, Rides
+from daemon.rides import Pending, Rides
 from daemon.snapshots import Snapshots
 from engine.errors import LessonRefused
 from engine.orders import LessonEnded, LessonOrder, LessonStarted
@@ -172,12 +172,12 @@ class Learner:
             peak_bytes=learned.peak_bytes,
         )
         kept = await self._store.write(steps.commit_step, step)
-        self._rides.end(Fate(pending.id, pending.signals, "learned", _facts(step, kept.number)))
+        self._rides.end(pending.fate("learned", **_facts(step, kept.number)))
         await self._drop_snapshot(pending.agent, before)
 
     async def _refused(self, pending: Pending, refused: LessonRefused) -> None:
         if refused.code == "unserved_prefix" and not pending.served_here:
-            self._rides.end(Fate(pending.id, pending.signals, "waiting"))
+            self._rides.end(pending.fate("waiting"))
             return
         code = RefusalCode(refused.code)
         message = refused.message
@@ -189,7 +189,7 @@ class Learner:
     async def _refuse(self, pending: Pending, code: RefusalCode, message: str, *, position: int | None) -> None:
         await self._store.write(lessons.refuse_lesson, pending.id, code=code, message=message, position=position)
         facts = {"code": str(code), "message": message, "position": position}
-        self._rides.end(Fate(pending.id, pending.signals, "refused", facts))
+        self._rides.end(pending.fate("refused", **facts))
 
     async def _take_back(self, pending: Pending) -> None:
         """After a step that could not be recorded: the shadow as the ledger has it, the lesson out of hand."""
@@ -199,7 +199,7 @@ class Learner:
             "The lesson is taken up again when the service starts."
         )
         facts = {"code": str(RefusalCode.CANCELLED), "message": message, "position": None}
-        self._rides.end(Fate(pending.id, pending.signals, "refused", facts))
+        self._rides.end(pending.fate("refused", **facts))
 
     async def _drop_snapshot(self, agent: str, name: str) -> None:
         """Delete the head's former snapshot, unless a version is made of it."""

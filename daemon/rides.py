@@ -11,6 +11,7 @@ from typing import Any, Literal
 from daemon.lane_thread import LaneThread
 from engine.orders import LessonOrder
 
+FateStatus = Literal["riding", "learned", "refused", "waiting"]
 _ORDER = {"correction": 0, "engram": 1, "action": 1}
 
 
@@ -35,6 +36,10 @@ class Pending:
     riding: bool = False
     ended: "asyncio.Event" = field(default_factory=asyncio.Event)
 
+    def fate(self, status: FateStatus, **facts: Any) -> "Fate":
+        """What became of it."""
+        return Fate(self.id, self.kind, self.signals, status, facts)
+
     def order(self, shadow: str, *, rides: str | None) -> LessonOrder:
         """What the lane is told."""
         return LessonOrder(
@@ -54,13 +59,15 @@ class Fate:
     """What became of a lesson that rode a turn, as the turn's answer tells it."""
 
     lesson: str
+    kind: str
     signals: tuple[str, ...]
-    status: Literal["riding", "learned", "refused", "waiting"]
+    status: FateStatus
     facts: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The JSON of it."""
-        return {"lesson": self.lesson, "signals": list(self.signals), "status": self.status} | self.facts
+        told = {"lesson": self.lesson, "kind": self.kind, "signals": list(self.signals), "status": self.status}
+        return told | self.facts
 
 
 class Rides:
@@ -106,7 +113,7 @@ class Rides:
 
     def board(self, turn: str, riders: list[Pending]) -> None:
         """These lessons ride that turn."""
-        self._fates[turn] = {rider.id: Fate(rider.id, rider.signals, "riding") for rider in riders}
+        self._fates[turn] = {rider.id: rider.fate("riding") for rider in riders}
         for rider in riders:
             rider.riding = True
             self._rider_of[rider.id] = turn

