@@ -8,8 +8,10 @@
 
 import asyncio
 import hashlib
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -21,6 +23,8 @@ from store import adapters as stored
 from store.errors import Unknown
 from store.records import Adapter, Adapters
 from store.store import Store
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +47,31 @@ class AgentAdapters:
         self._snapshots = snapshots
         self._stables: dict[str, Stable] = {}
         self._shadows: set[str] = set()
-        self._opening = asyncio.Lock()
+        self._changing = asyncio.Lock()
+        self._work: set[asyncio.Future[Any]] = set()
 
     async def stable(self, agent: str) -> Stable:
         """The stable set the agent is served with now, loaded into the lane."""
-        if agent not in self._stables:
-            async with self._opening:
+        async with self._changing:
+            if agent not in self._stables:
                 kept = await self._kept(agent)
                 self._stables[agent] = BASE_STABLE if kept is None else await self._install(kept.stable)
-        return self._stables[agent]
+            return self._stables[agent]
 
     async def shadow(self, agent: str) -> str:
         """The lane's name of the agent's shadow, which is made, or loaded from its head, if it isn't there."""
-        async with self._opening:
-            if agent not in self._shadows:
-                await self._open_shadow(agent)
-                self._shadows.add(agent)
+        async with self._changing:
+            await self._open_shadow(agent)
         return shadow_name(agent)
 
-    async def restore_head(self, agent: str) -> None:
-        """Put the lane's shadow back to what the ledger says it is."""
+    async def cancel_lessons(self, lessons: Collection[str]) -> None:
+        """End lessons that the lane has and that have not taken their step."""
+        await self._lane.call(lambda lane: lane.cancel_lessons(lessons))
+
+    async def restore_head(self, agent: str, *, cancelling: Collection[str]) -> None:
+        """Put the lane's shadow back to what the ledger says it is, once nothing walks on it any more."""
         kept = await self._store.read(stored.adapters_of, agent)
-        await self._restore(agent, await self._read(kept.shadow.snapshot))
+        await self._restore(agent, await self._read(kept.shadow.snapshot), cancelling=cancelling)
 
     async def promote(self, agent: str) -> int:
         """Serve the agent's shadow, as last committed, from her next turn on; returns the version.
@@ -73,11 +80,17 @@ class AgentAdapters:
             Unknown: the agent has no adapter.
             NothingToPromote: the shadow is what is served.
         """
+        return await self._to_the_end(self._promote(agent))
+
+    async def check_version(self, agent: str, version: int) -> None:
+        """Is there such a version?
+
+        Raises:
+            Unknown: there is no such agent or version.
+        """
         kept = await self._store.read(stored.adapters_of, agent)
-        version = await self._store.write(stored.promote, agent, sha=kept.shadow.sha)
-        kept = await self._store.read(stored.adapters_of, agent)
-        self._stables[agent] = await self._install(kept.stable)
-        return version
+        if version not in {row.version for row in kept.versions}:
+            raise Unknown(f"version {version} of agent", agent)
 
     async def rollback(self, agent: str, version: int) -> Adapters:
         """Serve a version again, and learn on from it. No lesson of the agent may be walking.
@@ -85,11 +98,7 @@ class AgentAdapters:
         Raises:
             Unknown: there is no such agent or version.
         """
-        await self.shadow(agent)
-        kept = await self._store.write(stored.rollback, agent, version=version)
-        await self._restore(agent, await self._read(kept.shadow.snapshot))
-        self._stables[agent] = await self._install(kept.stable)
-        return kept
+        return await self._to_the_end(self._rollback(agent, version))
 
     async def export(self, agent: str, directory: Path, *, version: int | None) -> Adapter:
         """Write a version (else the shadow's head) of the agent's as a PEFT adapter directory.
@@ -105,8 +114,10 @@ class AgentAdapters:
 
         def write(lane: Lane) -> None:
             lane.engine.bank.load(name, tensors)
-            lane.engine.bank.export(name, directory)
-            lane.engine.bank.drop(name)
+            try:
+                lane.engine.bank.export(name, directory)
+            finally:
+                lane.engine.bank.drop(name)
 
         await self._lane.call(write)
         return found[0]
@@ -118,6 +129,28 @@ class AgentAdapters:
             return BASE
         kept = await self._store.read(stored.adapters_of, agent)
         return next(_stable_name(row) for row in kept.versions if row.version == int(version))
+
+    async def _promote(self, agent: str) -> int:
+        async with self._changing:
+            kept = await self._store.read(stored.adapters_of, agent)
+            version = await self._store.write(stored.promote, agent, sha=kept.shadow.sha)
+            self._stables.pop(agent, None)
+        return version
+
+    async def _rollback(self, agent: str, version: int) -> Adapters:
+        async with self._changing:
+            await self._open_shadow(agent)
+            kept = await self._store.write(stored.rollback, agent, version=version)
+            self._stables.pop(agent, None)
+            await self._restore(agent, await self._read(kept.shadow.snapshot), cancelling=())
+        return kept
+
+    async def _to_the_end(self, work: Coroutine[object, object, T]) -> T:
+        """Do it to its end even if whoever asked goes away half-way: store and lane must not part."""
+        task = asyncio.ensure_future(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return await asyncio.shield(task)
 
     async def _kept(self, agent: str) -> Adapters | None:
         try:
@@ -132,7 +165,10 @@ class AgentAdapters:
         name = _stable_name(adapter)
         tensors = await self._read(adapter.snapshot)
 
+        keep = {name, *(stable.lane_name for stable in self._stables.values())}
+
         def load(lane: Lane) -> None:
+            lane.retire_stables(keep)
             if name not in lane.engine.bank:
                 lane.engine.bank.load(name, tensors)
 
@@ -140,8 +176,10 @@ class AgentAdapters:
         return Stable(name, f"{adapter.agent}@{adapter.version}")
 
     async def _open_shadow(self, agent: str) -> None:
-        kept = await self._kept(agent)
         name, seed = shadow_name(agent), _seed(agent)
+        if agent in self._shadows:
+            return
+        kept = await self._kept(agent)
         tensors = None if kept is None else await self._read(kept.shadow.snapshot)
 
         def open_shadow(lane: Lane) -> tuple[str, dict[str, Tensor]]:
@@ -154,10 +192,16 @@ class AgentAdapters:
         if kept is None:
             file = await asyncio.to_thread(self._snapshots.write, snapshot)
             await self._store.write(stored.open_adapter, agent, sha=sha, snapshot=file)
+        self._shadows.add(agent)
 
-    async def _restore(self, agent: str, tensors: dict[str, Tensor]) -> None:
+    async def _restore(self, agent: str, tensors: dict[str, Tensor], *, cancelling: Collection[str]) -> None:
         name = shadow_name(agent)
-        await self._lane.call(lambda lane: lane.engine.shadows[name].restore(tensors))
+
+        def restore(lane: Lane) -> None:
+            lane.cancel_lessons(cancelling)
+            lane.engine.shadows[name].restore(tensors)
+
+        await self._lane.call(restore)
 
     async def _read(self, snapshot: str) -> dict[str, Tensor]:
         return await asyncio.to_thread(self._snapshots.read, snapshot)

@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
@@ -54,6 +54,9 @@ class Settings(BaseModel):
         "off", description="serve: from oneDNN-packed weights, faster, cannot learn"
     )
     learn: tuple[str, ...] = Field((), description="an agent that may learn; give it again for each")
+    untrusted: tuple[Literal["human", "tool", "peer", "self"], ...] = Field(
+        (), description="an origin whose signals are kept but never learned; give it again for each"
+    )
     optimizer: Literal["adamw", "sgd"] = Field("adamw", description="how a shadow steps")
     lr: float = Field(1e-4, gt=0, le=1, description="the learning rate of a lesson's step")
     rank: int = Field(8, ge=1, le=256, description="the adapters' LoRA rank")
@@ -64,7 +67,7 @@ class Settings(BaseModel):
     idle_seconds: float = Field(2.0, ge=0, description="how long the lane is idle before lessons run in the gap")
     lesson_ttl_seconds: float = Field(86400.0, gt=0, description="how long a lesson may wait for its turn")
 
-    @field_validator("learn", mode="before")
+    @field_validator("learn", "untrusted", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
@@ -115,12 +118,12 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str] = os.
 
 def _flag(name: str, field: FieldInfo) -> dict[str, Any]:
     default = "" if field.default is None or field.default_factory else f" (default: {field.default!s:.40})"
-    choices = getattr(field.annotation, "__args__", None) if "Literal" in str(field.annotation) else None
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else None
     flag: dict[str, Any] = {"dest": name, "help": f"{field.description}{default or ''}", "default": None}
     if choices:
         return flag | {"choices": choices}
-    if name == "learn":
-        return flag | {"action": "append", "metavar": "AGENT", "help": field.description}
+    if get_origin(field.annotation) is tuple:
+        return flag | {"action": "append", "metavar": name.upper(), "help": field.description}
     return flag | {"metavar": name.upper()}
 
 

@@ -64,6 +64,10 @@ class Unavailable(ServiceError):
     kind = "unavailable_error"
 
 
+class SnapshotDamaged(Exception):
+    """A snapshot's content is not what its name says, or it is missing."""
+
+
 class LaneStopped(Unavailable):
     """The lane is closed or has failed; nothing more is served."""
 
@@ -76,6 +80,7 @@ _STATUS: tuple[tuple[type[Exception], type[ServiceError]], ...] = (
     (BadPage, BadRequest),
     (Closed, Unavailable),
     (StoreError, Unavailable),
+    (SnapshotDamaged, Unavailable),
 )
 """Lower layers' errors, the first match wins."""
 
@@ -93,8 +98,10 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         if error.status < 400:
             raise
         return _body(error.status, str(error.reason), kind=BadRequest.kind, headers=dict(error.headers))
+    except ConnectionError:  # the client has gone
+        raise
     except Exception as error:  # the border: logged, and answered without the traceback
-        return error_response(_mapped(error))
+        return error_response(mapped(error))
 
 
 def error_response(error: ServiceError) -> web.Response:
@@ -130,7 +137,10 @@ def bad_field(error: ValidationError) -> BadRequest:
     return BadRequest(f"{where or 'the body'}: {said}{more}", param=where or None)
 
 
-def _mapped(error: Exception) -> ServiceError:
+def mapped(error: Exception) -> ServiceError:
+    """Any error as one of ours; what is not expected is logged."""
+    if isinstance(error, ServiceError):
+        return error
     for lower, ours in _STATUS:
         if isinstance(error, lower):
             return ours(str(error))

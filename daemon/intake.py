@@ -2,20 +2,23 @@
 
 - Acknowledged means committed: a signal is on disk before its sender is answered.
 - A list is taken whole or not at all: one id that clashes refuses the list and records nothing of it.
+- One signal is settled at a time, so that what is told about another is never lost between two looks.
 - Settling is done again for whatever a crash left unsettled.
 """
 
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
 from daemon.adapters import AgentAdapters
 from daemon.chat_template import HuggingFaceChat
 from daemon.errors import Conflict
+from daemon.learner import Learner
 from daemon.records import pending_of, stored_lesson, stored_signal, turn_of
 from daemon.rides import Pending, Rides
 from signals.planning import plan
@@ -29,9 +32,13 @@ from store.errors import Unknown
 from store.records import KeptSignal, Link, Put
 from store.records import Turn as StoredTurn
 from store.store import Store
-from store.words import Role
+from store.words import Role, SignalState
 
 logger = logging.getLogger(__name__)
+S = TypeVar("S", Relevance, Verdict)
+
+_WORDLESS = frozenset({"relevance", "verdict"})
+"""Kinds whose bodies hold none of what was said; they are kept whole, and so still count, in private contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,8 @@ class Lookup:
     turn: StoredTurn | None
     private: bool
     relevance: float | None
+    weighed_by: str | None
+    """The signal that told the relevance."""
     outcome: Outcome
 
 
@@ -52,6 +61,7 @@ class Intake:
         store: Store,
         rides: Rides,
         adapters: AgentAdapters,
+        learner: Learner,
         chat: HuggingFaceChat,
         *,
         policy: Policy,
@@ -61,48 +71,91 @@ class Intake:
         self._store = store
         self._rides = rides
         self._adapters = adapters
+        self._learner = learner
+        self._settling = asyncio.Lock()
+        self._work: set[asyncio.Future[list[tuple[Put, KeptSignal]]]] = set()
         self._chat = chat
         self._policy = policy
         self._context_tokens = context_tokens
         self._started_at_us = started_at_us
 
     async def take(self, given: Sequence[Signal], *, private: bool) -> list[tuple[Put, KeptSignal]]:
-        """Put signals on disk and settle the new ones; each with its state now.
+        """Put signals on disk and settle them; each with its state now. Goes on if the sender goes away.
 
         Raises:
             Conflict: an id is taken by a signal with another body; nothing was recorded.
         """
-        puts = await self._store.write(_put_all, given, private)
-        for signal, put in zip(given, puts, strict=True):
-            if put.status == "new":
-                await self.settle(signal)
-        kept = [await self._store.read(signals.signal_of, put.id) for put in puts]
-        return list(zip(puts, kept, strict=True))
+        task = asyncio.ensure_future(self._take(given, private=private))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return await asyncio.shield(task)
 
     async def recover(self) -> None:
-        """Take up what a crash left: rides cut off go back to waiting, signals received are settled."""
+        """Take up what a crash left: rides cut off wait again and are weighed anew, signals are settled."""
         for kept in await self._store.write(lessons.recover):
             turn = await self._store.read(turns.turn_of, kept.lesson.turn)
             stable = await self._adapters.lane_name(turn.adapter)
-            self._rides.add(pending_of(kept, stable=stable, served_here=False))
+            pending = pending_of(kept, stable=stable, served_here=False)
+            self._rides.add(pending)
+            await self._at_the_border(self._replan(pending), what=f"lesson {pending.id}")
         for received in await self._store.read(signals.received_signals):
-            if received.signal.body is None:
-                await self._refuse(received.signal.id, _private(received.signal.id))
-            else:
-                await self.settle(parse_signal(dict(received.signal.body)))
+            await self._at_the_border(self._settle_kept(received), what=f"signal {received.signal.id}")
 
-    async def settle(self, signal: Signal) -> None:
+    async def _take(self, given: Sequence[Signal], *, private: bool) -> list[tuple[Put, KeptSignal]]:
+        puts = await self._store.write(_put_all, given, private)
+        for signal, put in zip(given, puts, strict=True):
+            async with self._settling:
+                kept = await self._store.read(signals.signal_of, put.id)
+                if kept.state is SignalState.RECEIVED:
+                    await self._settle(signal)
+        kept_now = [await self._store.read(signals.signal_of, put.id) for put in puts]
+        return list(zip(puts, kept_now, strict=True))
+
+    async def _settle_kept(self, received: KeptSignal) -> None:
+        if received.signal.body is None:
+            await self._refuse(received.signal.id, _private(received.signal.id))
+        else:
+            async with self._settling:
+                await self._settle(parse_signal(dict(received.signal.body)))
+
+    async def _settle(self, signal: Signal) -> None:
         """Plan, apply or refuse one signal that is on disk."""
         match signal:
-            case Relevance():
+            case Relevance() | Verdict():
+                refusal = await self._refusal_of(signal)
+                if refusal is not None:
+                    await self._refuse(signal.id, refusal)
+                    return
                 await self._store.write(signals.apply_signal, signal.id)
-                await self._replan(self._rides.made_by(signal.engram), because=signal.id)
-            case Verdict():
-                await self._store.write(signals.apply_signal, signal.id)
-                for pending in self._rides.about(signal.turn):
-                    await self._replan(pending, because=signal.id)
+                for pending in self._concerned(signal):
+                    await self._replan(pending)
             case _:
                 await self._plan(signal)
+
+    async def _refusal_of(self, signal: Relevance | Verdict) -> Refusal | None:
+        """Why a signal about others changes nothing, if so. One that comes before its engram is remembered."""
+        if not self._policy.learns(signal.agent):
+            message = f"No policy lets agent {signal.agent} learn. Name it among the agents that do."
+            return Refusal(code=RefusalCode.POLICY_OFF, message=message)
+        if isinstance(signal, Relevance):
+            state = await self._store.read(_state_of, signal.engram)
+            if state in {SignalState.RIDING, SignalState.LEARNED}:
+                message = f"The lesson of engram {signal.engram} has ridden; its weight can no longer change."
+                return Refusal(code=RefusalCode.SUPERSEDED, message=message)
+        return None
+
+    def _concerned(self, signal: Relevance | Verdict) -> list[Pending]:
+        if isinstance(signal, Verdict):
+            return self._rides.about(signal.turn)
+        made = self._rides.made_by(signal.engram)
+        return [] if made is None else [made]
+
+    async def _at_the_border(self, work: Coroutine[object, object, None], *, what: str) -> None:
+        """One signal that cannot be settled must not keep the service from starting."""
+        try:
+            await work
+        except Exception:
+            logger.exception("%s could not be taken up", what)
 
     async def _plan(self, signal: LessonSignal) -> None:
         found = await self._store.read(_look_up, signal)
@@ -119,23 +172,25 @@ class Intake:
         served_here = found.turn.created_at_us >= self._started_at_us
         self._rides.add(pending_of(kept, stable=stable, served_here=served_here))
 
-    async def _replan(self, pending: Pending | None, *, because: str) -> None:
-        """Weigh a waiting lesson anew, or refuse it, now that a signal about it has come. Riding is too late."""
-        if pending is None or pending.riding:
-            return
+    async def _replan(self, pending: Pending) -> None:
+        """Weigh a waiting lesson anew, or refuse it, by what is known now. Riding is too late."""
         maker = await self._store.read(signals.signal_of, pending.signals[0])
         if maker.signal.body is None:
             return
         signal = parse_signal(dict(maker.signal.body))
         assert not isinstance(signal, Relevance | Verdict), f"lesson {pending.id} is made by a {signal.kind}"
-        planned = await self._planned(signal, await self._store.read(_look_up, signal))
-        if pending.riding:
+        found = await self._store.read(_look_up, signal)
+        planned = await self._planned(signal, found)
+        if pending.riding or pending.id not in self._rides:
             return
         if isinstance(planned, Refusal):
-            await self._refuse_lesson(pending, planned)
+            await self._learner.refuse_waiting(pending, planned)
         elif planned.weights != pending.weights:
+            assert found.weighed_by is not None, f"lesson {pending.id} is weighed anew by nothing"
             pending.weights = planned.weights
-            await self._store.write(lessons.reweigh_lesson, pending.id, weights=planned.weights, signal=because)
+            await self._store.write(
+                lessons.reweigh_lesson, pending.id, weights=planned.weights, signal=found.weighed_by
+            )
 
     async def _planned(self, signal: LessonSignal, found: Lookup) -> LessonPlan | Refusal:
         policy = self._policy
@@ -161,25 +216,15 @@ class Intake:
             position=refusal.position,
         )
 
-    async def _refuse_lesson(self, pending: Pending, refusal: Refusal) -> None:
-        self._rides.drop(pending.id)
-        await self._store.write(
-            lessons.refuse_lesson,
-            pending.id,
-            code=refusal.code,
-            message=refusal.message,
-            position=refusal.position,
-        )
-
 
 def _put_all(session: Session, given: Sequence[Signal], private: bool) -> list[Put]:
     rows = [stored_signal(signal, now_us=now_us()) for signal in given]
     hidden = {
-        (row.agent, row.context): private
-        or turns.context_is_private(session, agent=row.agent, context=row.context)
+        row.id: private or turns.context_is_private(session, agent=row.agent, context=row.context)
         for row in rows
+        if row.kind not in _WORDLESS
     }
-    puts = signals.put_signals(session, [replace(row, private=hidden[row.agent, row.context]) for row in rows])
+    puts = signals.put_signals(session, [replace(row, private=hidden.get(row.id, False)) for row in rows])
     if clashes := [put.id for put in puts if put.status == "conflict"]:
         raise Conflict(
             f"signal {clashes[0]!r} is already recorded with another body"
@@ -197,18 +242,31 @@ def _look_up(session: Session, signal: LessonSignal) -> Lookup:
     except Unknown:
         turn = None
     kept = signals.signal_of(session, signal.id).signal
-    relevance = None
+    told = None
     if isinstance(signal, Engram):
         told = signals.latest_relevance(session, agent=signal.agent, engram=signal.id)
-        relevance = None if told is None or told.signal.body is None else told.signal.body["relevance"]
     verdict = signals.verdict_of(session, agent=signal.agent, turn=signal.turn)
-    outcome = None if verdict is None or verdict.signal.body is None else verdict.signal.body["outcome"]
     return Lookup(
         turn=turn,
         private=kept.private,
-        relevance=None if relevance is None else float(str(relevance)),
-        outcome=Outcome.UNKNOWN if outcome is None else Outcome(str(outcome)),
+        relevance=None if told is None else _body(told, Relevance).relevance,
+        weighed_by=None if told is None else told.signal.id,
+        outcome=Outcome.UNKNOWN if verdict is None else _body(verdict, Verdict).outcome,
     )
+
+
+def _body(kept: KeptSignal, kind: type[S]) -> S:
+    assert kept.signal.body is not None, f"signal {kept.signal.id} has no body"
+    signal = parse_signal(dict(kept.signal.body))
+    assert isinstance(signal, kind), f"signal {signal.id} is a {signal.kind}"
+    return signal
+
+
+def _state_of(session: Session, signal: str) -> SignalState | None:
+    try:
+        return signals.signal_of(session, signal).state
+    except Unknown:
+        return None
 
 
 def _private(signal: str) -> Refusal:

@@ -1,9 +1,10 @@
 """The lane's own thread, and the bridge from the event loop to it.
 
-- One thread owns the lane and everything torch; the event loop only puts calls on a queue and is told events.
-- Calls run between two ticks, in order. Events reach the loop in the order they happened.
-- If a tick raises, the lane is in no state to go on: every turn ends failed, every later call is refused, and
-  the owner is told, once.
+- One thread owns the lane and everything torch; the event loop only puts jobs on a queue and is told events.
+- Jobs run between two ticks, in order. Events reach the loop in the order they happened, and those that a job
+  brought about before its answer does.
+- If a tick raises, the lane is in no state to go on: every turn ends failed, every job is answered with
+  `LaneStopped`, and the owner is told, once.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import logging
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from daemon.errors import LaneStopped
@@ -28,7 +30,14 @@ from engine.orders import (
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-_Call = Callable[[Lane], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Something to do with the lane; whoever asked waits for the future, if there is one."""
+
+    function: Callable[[Lane], Any]
+    future: "asyncio.Future[Any] | None" = None
 
 
 class TurnHandle:
@@ -65,7 +74,8 @@ class LaneThread:
         self._load = load
         self._on_lesson = on_lesson
         self._on_failure = on_failure
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._asked: set[asyncio.Future[Any]] = set()
         self._turns: dict[str, TurnHandle] = {}
         self._loop = asyncio.get_running_loop()
         self._loaded: asyncio.Future[None] = self._loop.create_future()
@@ -94,13 +104,20 @@ class LaneThread:
             LaneStopped: the lane is closed or has failed.
         """
         if self._stopped:
-            raise LaneStopped("the lane is stopped")
+            raise LaneStopped("the lane is stopped; start the service again")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._calls.put(lambda lane: self._answer(future, function, lane))
+        self._asked.add(future)
+        future.add_done_callback(self._asked.discard)
+        self._jobs.put(_Job(function, future))
         return await future
 
+    def post(self, function: Callable[[Lane], None]) -> None:
+        """Have a function run on the lane's thread, between two ticks, without waiting for it."""
+        if not self._stopped:
+            self._jobs.put(_Job(function))
+
     async def submit(self, order: TurnOrder, lessons: Sequence[LessonOrder] = ()) -> TurnHandle:
-        """Queue a turn, and the lessons that ride it.
+        """Queue a turn, and the lessons that ride it. If this is cancelled, so is the turn.
 
         Raises:
             TurnRejected: the engine cannot serve it as asked.
@@ -109,14 +126,10 @@ class LaneThread:
         try:
             await self.call(lambda lane: lane.submit(order, lessons))
         except BaseException:
-            del self._turns[order.id]
+            self.cancel(order.id)
+            self._turns.pop(order.id, None)
             raise
         return handle
-
-    def post(self, call: Callable[[Lane], None]) -> None:
-        """Have a function run on the lane's thread, between two ticks, without waiting for it."""
-        if not self._stopped:
-            self._calls.put(call)
 
     def cancel(self, turn: str) -> None:
         """End a turn, if it has not ended, without waiting for it."""
@@ -125,18 +138,10 @@ class LaneThread:
 
     async def close(self) -> None:
         """Stop after the step in hand; idempotent."""
-        self._calls.put(None)
+        self._jobs.put(None)
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
-        self._stop(LaneStopped("the lane was closed"))
-
-    def _answer(self, future: "asyncio.Future[T]", function: Callable[[Lane], T], lane: Lane) -> None:
-        try:
-            result = function(lane)
-        except Exception as error:  # handed to whoever called
-            self._post(_settle, future, error, None)
-        else:
-            self._post(_settle, future, None, result)
+        self._stop("the lane was closed")
 
     def _run(self) -> None:
         try:
@@ -146,24 +151,39 @@ class LaneThread:
             return
         self._post(_settle, self._loaded, None, None)
         try:
-            while self._take_calls(lane):
-                if events := lane.tick():
-                    self._post(self._publish, events)
+            while self._do_jobs(lane):
+                self._tell(lane.tick())
         except BaseException as error:
             logger.exception("the lane failed")
-            self._post(self._stop, error)
+            self._post(self._stop, f"the lane failed: {error}")
             self._post(self._on_failure, error)
         finally:
             lane.engine.close()
 
-    def _take_calls(self, lane: Lane) -> bool:
-        """Run what is on the queue, waiting for it when there is nothing else to do; False means stop."""
-        while not (self._calls.empty() and (lane.serving or lane.learning)):
-            call = self._calls.get()
-            if call is None:
+    def _do_jobs(self, lane: Lane) -> bool:
+        """Do what is on the queue, waiting for it when there is nothing else to do; False means stop."""
+        while not (self._jobs.empty() and (lane.serving or lane.learning)):
+            job = self._jobs.get()
+            if job is None:
                 return False
-            call(lane)
+            self._do(job, lane)
         return True
+
+    def _do(self, job: _Job, lane: Lane) -> None:
+        error, result = None, None
+        try:
+            result = job.function(lane)
+        except Exception as raised:  # handed to whoever asked
+            error = raised
+        self._tell(lane.drain())
+        if job.future is not None:
+            self._post(_settle, job.future, error, result)
+        elif error is not None:
+            logger.error("a job on the lane failed", exc_info=error)
+
+    def _tell(self, events: list[Event]) -> None:
+        if events:
+            self._post(self._publish, events)
 
     def _publish(self, events: list[Event]) -> None:
         for event in events:
@@ -174,11 +194,13 @@ class LaneThread:
                 if isinstance(event, TurnEnded):
                     del self._turns[event.turn]
 
-    def _stop(self, error: BaseException) -> None:
+    def _stop(self, why: str) -> None:
         self._stopped = True
-        for turn, handle in list(self._turns.items()):
-            handle.put(TurnEnded(turn, "failed", error=str(error)))
+        for turn, handle in self._turns.items():
+            handle.put(TurnEnded(turn, "failed", error=why))
         self._turns.clear()
+        for future in list(self._asked):
+            _settle(future, LaneStopped(why), None)
 
     def _post(self, function: Callable[..., Any], *args: Any) -> None:
         if not self._loop.is_closed():
@@ -186,7 +208,7 @@ class LaneThread:
 
 
 def _settle(future: "asyncio.Future[Any]", error: BaseException | None, result: Any) -> None:
-    if future.cancelled():
+    if future.done():
         return
     if error is not None:
         future.set_exception(error)

@@ -1,12 +1,10 @@
-"""From planned lessons to committed steps: what rides when, and what is written when it ends.
+"""What the lane says of lessons, made into records: one event at a time, in the order they happened.
 
-- A lesson waits for its agent's next turn in its context; if the lane is idle for a while it runs in the gap.
-- What the lane says of lessons is handled one event at a time, in order, so that a step is committed before
-  anything that came after it.
 - A step is committed with its snapshot already on disk. If that fails, the lane's shadow is put back to what
   the ledger says; the lesson, still riding there, is taken up again at the next start: it was not trained.
-- A lesson whose turn was served before a restart waits for its prefix to be served again, instead of being
-  refused because the new process has not served it yet.
+- A lesson that ended without a decision, because its turn was cancelled or because its turn was served before a
+  restart and its prefix not again since, goes back to waiting.
+- A rollback first ends what walks and records what was learned, then moves back.
 """
 
 import asyncio
@@ -15,18 +13,15 @@ import uuid
 from typing import Any
 
 from daemon.adapters import AgentAdapters
-from daemon.lane_thread import LaneThread
 from daemon.rides import Pending, Rides
 from daemon.snapshots import Snapshots
 from engine.errors import LessonRefused
-from engine.orders import LessonEnded, LessonOrder, LessonStarted
+from engine.orders import LessonEnded, LessonStarted
 from engine.shadow import OptimizerSettings
 from engine.walk import LessonLearned
-from signals.refusals import RefusalCode
+from signals.refusals import Refusal, RefusalCode
 from store import adapters as stored_adapters
 from store import lessons, steps
-from store.clock import now_us
-from store.errors import StoreError
 from store.records import Adapters, Step
 from store.store import Store
 
@@ -34,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Learner:
-    """Decides which lessons ride, and records what became of them."""
+    """Records what becomes of lessons."""
 
     def __init__(
         self,
@@ -44,103 +39,78 @@ class Learner:
         snapshots: Snapshots,
         *,
         optimizer: OptimizerSettings,
-        idle_seconds: float,
-        ttl_seconds: float,
     ) -> None:
         self._store = store
         self._rides = rides
         self._adapters = adapters
         self._snapshots = snapshots
         self._optimizer = optimizer
-        self._idle_seconds = idle_seconds
-        self._ttl_seconds = ttl_seconds
-        self._events: asyncio.Queue[LessonStarted | LessonEnded | asyncio.Future[None]] = asyncio.Queue()
-        self._stirred = asyncio.Event()
+        self._events: asyncio.Queue[LessonStarted | LessonEnded | asyncio.Event] = asyncio.Queue()
         self._rolling_back: set[str] = set()
+        self._over = False
 
     def on_lesson(self, event: LessonStarted | LessonEnded) -> None:
         """Take an event of the lane's, to be handled in its turn."""
         self._events.put_nowait(event)
 
-    def stir(self) -> None:
-        """Something happened: the gap, if there was one, begins anew."""
-        self._stirred.set()
-
-    async def board(self, *, agent: str, context: str, turn: str) -> list[LessonOrder]:
-        """The lessons that ride an agent's turn, in order."""
-        self.stir()
-        await self._expire()
-        riders = self._rides.waiting(agent=agent, context=context)
-        if not riders:
-            return []
-        shadow = await self._adapters.shadow(agent)
-        riders = [rider for rider in riders if not rider.riding and rider.id in self._rides]
-        self._rides.board(turn, riders)
-        return [rider.order(shadow, rides=turn) for rider in riders]
+    def is_rolling_back(self, agent: str) -> bool:
+        """Is the agent being rolled back?"""
+        return agent in self._rolling_back
 
     async def follow(self) -> None:
         """Handle the lane's events for as long as the service runs."""
-        while True:
-            event = await self._events.get()
-            if isinstance(event, asyncio.Future):
-                event.set_result(None)
-                continue
-            try:
-                await self._handle(event)
-            except (StoreError, OSError):
-                logger.exception("lesson %s could not be recorded; its step is taken back", event.lesson)
-                await self._take_back(self._rides[event.lesson])
+        try:
+            while True:
+                event = await self._events.get()
+                if isinstance(event, asyncio.Event):
+                    event.set()
+                else:
+                    await self._handle_or_take_back(event)
+        finally:
+            self._over = True
+            while not self._events.empty():
+                event = self._events.get_nowait()
+                if isinstance(event, asyncio.Event):
+                    event.set()
 
-    async def fill_gaps(self, lane: LaneThread) -> None:
-        """Run waiting lessons whenever the lane has been idle for a while."""
-        while True:
-            await self._stirred.wait()
-            self._stirred.clear()
-            try:
-                await asyncio.wait_for(self._stirred.wait(), timeout=self._idle_seconds)
-            except TimeoutError:
-                if lane.live_turns == 0:
-                    await self._run_in_gap(lane)
+    async def settled(self) -> None:
+        """Return once every event the lane has told so far is handled."""
+        if not self._over:
+            reached = asyncio.Event()
+            self._events.put_nowait(reached)
+            await reached.wait()
 
-    async def rollback(self, agent: str, version: int, lane: LaneThread) -> Adapters:
-        """Serve a version again: the agent's lessons that walk are ended, what was learned is recorded first."""
+    async def rollback(self, agent: str, version: int) -> Adapters:
+        """Serve a version again. The agent's lessons on their way are ended; what was learned is recorded first.
+
+        Raises:
+            Unknown: there is no such agent or version; nothing was ended.
+        """
+        await self._adapters.check_version(agent, version)
         self._rolling_back.add(agent)
         try:
-            riding = [pending.id for pending in self._rides.riding(agent)]
-            await lane.call(lambda own: own.cancel_lessons(riding))
+            await self._adapters.cancel_lessons([pending.id for pending in self._rides.riding(agent)])
             await self.settled()
             return await self._adapters.rollback(agent, version)
         finally:
             self._rolling_back.discard(agent)
 
-    async def settled(self) -> None:
-        """Return once every event the lane has told so far is handled."""
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._events.put_nowait(reached)
-        await reached
+    async def refuse_waiting(self, pending: Pending, refusal: Refusal) -> None:
+        """Refuse a lesson that rides nothing. It is out of everyone's reach before this first waits."""
+        self._rides.drop(pending.id)
+        await self._record_refusal(pending, refusal)
 
-    async def _run_in_gap(self, lane: LaneThread) -> None:
-        await self._expire()
-        for pending in self._rides.waiting():
-            shadow = await self._adapters.shadow(pending.agent)
-            if pending.riding or pending.id not in self._rides:
-                continue
-            pending.riding = True
-            order = pending.order(shadow, rides=None)
-            await lane.call(lambda own, order=order: own.learn(order))  # type: ignore[misc]
-
-    async def _expire(self) -> None:
-        oldest = now_us() - int(self._ttl_seconds * 1_000_000)
-        for pending in self._rides.waiting():
-            if pending.planned_at_us < oldest:
-                message = (
-                    f"The lesson waited {self._ttl_seconds:.0f} seconds for its prefix to be served. "
-                    "Send the signal again when the conversation goes on, or raise --lesson-ttl-seconds."
-                )
-                await self._refuse(pending, RefusalCode.EXPIRED, message, position=None)
-
-    async def _handle(self, event: LessonStarted | LessonEnded) -> None:
+    async def _handle_or_take_back(self, event: LessonStarted | LessonEnded) -> None:
+        if event.lesson not in self._rides:
+            return  # taken back: what the lane still says of it changes nothing
         pending = self._rides[event.lesson]
+        try:
+            await self._handle(pending, event)
+        except Exception:  # the border of one lesson: logged, and its effect undone
+            logger.exception("lesson %s could not be recorded; its step is taken back", event.lesson)
+            await self._take_back(pending)
+
+    async def _handle(self, pending: Pending, event: LessonStarted | LessonEnded) -> None:
         match event:
             case LessonStarted():
                 await self._store.write(lessons.begin_ride, pending.id, turn=event.turn)
@@ -148,11 +118,10 @@ class Learner:
                 await self._commit(pending, event, learned)
             case LessonEnded(outcome=LessonRefused() as refused):
                 await self._refused(pending, refused)
-        self.stir()
 
     async def _commit(self, pending: Pending, event: LessonEnded, learned: LessonLearned) -> None:
         assert event.snapshot is not None, f"lesson {pending.id} was learned without a snapshot"
-        before = (await self._store.read(stored_adapters.adapters_of, pending.agent)).shadow.snapshot
+        former = (await self._store.read(stored_adapters.adapters_of, pending.agent)).shadow.snapshot
         file = await asyncio.to_thread(self._snapshots.write, event.snapshot)
         step = Step(
             id=f"step-{uuid.uuid4().hex}",
@@ -173,39 +142,53 @@ class Learner:
         )
         kept = await self._store.write(steps.commit_step, step)
         self._rides.end(pending.fate("learned", **_facts(step, kept.number)))
-        await self._drop_snapshot(pending.agent, before)
+        await self._drop_snapshot(pending.agent, former)
 
     async def _refused(self, pending: Pending, refused: LessonRefused) -> None:
-        if refused.code == "unserved_prefix" and not pending.served_here:
+        rolled_back = refused.code == "cancelled" and pending.agent in self._rolling_back
+        cancelled = refused.code == "cancelled" and not rolled_back
+        if cancelled or (refused.code == "unserved_prefix" and not pending.served_here):
+            await self._store.write(lessons.end_ride, pending.id)
             self._rides.end(pending.fate("waiting"))
             return
-        code = RefusalCode(refused.code)
-        message = refused.message
-        if pending.agent in self._rolling_back and refused.code == "cancelled":
-            code = RefusalCode.PENDING_ROLLBACK
+        refusal = Refusal(code=RefusalCode(refused.code), message=refused.message, position=refused.position)
+        if rolled_back:
             message = f"The lesson was on its way when {pending.agent} was rolled back; send the signal again."
-        await self._refuse(pending, code, message, position=refused.position)
+            refusal = Refusal(code=RefusalCode.PENDING_ROLLBACK, message=message)
+        await self._record_refusal(pending, refusal)
+        self._rides.end(pending.fate("refused", **refusal.model_dump(mode="json")))
 
-    async def _refuse(self, pending: Pending, code: RefusalCode, message: str, *, position: int | None) -> None:
-        await self._store.write(lessons.refuse_lesson, pending.id, code=code, message=message, position=position)
-        facts = {"code": str(code), "message": message, "position": position}
-        self._rides.end(pending.fate("refused", **facts))
+    async def _record_refusal(self, pending: Pending, refusal: Refusal) -> None:
+        await self._store.write(
+            lessons.refuse_lesson,
+            pending.id,
+            code=refusal.code,
+            message=refusal.message,
+            position=refusal.position,
+        )
 
     async def _take_back(self, pending: Pending) -> None:
-        """After a step that could not be recorded: the shadow as the ledger has it, the lesson out of hand."""
-        await self._adapters.restore_head(pending.agent)
+        """After an event that could not be recorded: the shadow as the ledger has it, the lesson out of hand."""
         message = (
-            "The step could not be recorded and was taken back; the service's log says why. "
-            "The lesson is taken up again when the service starts."
+            "The lesson could not be recorded and was taken back; the service's log says why. "
+            "It is taken up again when the service starts."
         )
         facts = {"code": str(RefusalCode.CANCELLED), "message": message, "position": None}
         self._rides.end(pending.fate("refused", **facts))
+        walking = [pending.id, *(other.id for other in self._rides.riding(pending.agent))]
+        try:
+            await self._adapters.restore_head(pending.agent, cancelling=walking)
+        except Exception:  # the next commit will not follow the head, and comes here again
+            logger.exception("the shadow of %s could not be put back", pending.agent)
 
     async def _drop_snapshot(self, agent: str, name: str) -> None:
-        """Delete the head's former snapshot, unless a version is made of it."""
-        kept = await self._store.read(stored_adapters.adapters_of, agent)
-        if name not in {kept.shadow.snapshot, *(version.snapshot for version in kept.versions)}:
-            await asyncio.to_thread(self._snapshots.delete, name)
+        """Delete the head's former snapshot, unless a version is made of it. A start sweeps what is missed."""
+        try:
+            kept = await self._store.read(stored_adapters.adapters_of, agent)
+            if name not in {kept.shadow.snapshot, *(version.snapshot for version in kept.versions)}:
+                await asyncio.to_thread(self._snapshots.delete, name)
+        except Exception:  # the step is committed, whatever happens to an old file
+            logger.exception("the snapshot %s could not be deleted", name)
 
 
 def _facts(step: Step, number: int) -> dict[str, Any]:

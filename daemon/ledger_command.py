@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 from daemon.config import Settings
 from daemon.errors import ServiceError
-from daemon.ledger_json import filter_of, row_json
-from store import chain, ledger
+from daemon.ledger_json import filter_of, row_json, step_json
+from store import chain, ledger, steps
 from store.database import Database, upgrade_database
 from store.errors import StoreError
 from store.ledger import Filter
 from store.records import LedgerRow
+from store.words import LedgerKind
 
 POLL_SECONDS = 0.5
 """How often `tail --follow` looks for new rows."""
@@ -53,11 +54,11 @@ def _show(given: argparse.Namespace, database: Database) -> int:
         sys.stderr.write("ridealong: ledger show needs the number of a row, the first column of ledger ls\n")
         return 2
     with database.read() as session:
-        page = ledger.page(session, cursor=given.seq - 1, limit=1)
-    if not page.rows or page.rows[0].seq != given.seq:
-        sys.stderr.write(f"ridealong: there is no row {given.seq} in the ledger\n")
-        return 1
-    sys.stdout.write(json.dumps(row_json(page.rows[0]), indent=2, ensure_ascii=False) + "\n")
+        row = ledger.row_of(session, given.seq)
+        told = row_json(row)
+        if row.kind is LedgerKind.STEP:
+            told["step"] = step_json(steps.step_of(session, row.subject))
+    sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     return 0
 
 

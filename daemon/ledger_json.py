@@ -6,7 +6,7 @@ from typing import Any
 
 from daemon.errors import BadRequest
 from store.ledger import Filter
-from store.records import LedgerRow
+from store.records import KeptStep, LedgerRow
 from store.words import LedgerKind
 
 
@@ -23,6 +23,37 @@ def row_json(row: LedgerRow) -> dict[str, Any]:
         "body": dict(row.body),
         "previous": row.previous,
         "sha": row.sha,
+    }
+
+
+def step_json(kept: KeptStep) -> dict[str, Any]:
+    """A step as JSON: enough to see whether it learned in the right direction, and to do it again."""
+    step = kept.step
+    return {
+        "id": step.id,
+        "lesson": step.lesson,
+        "agent": kept.agent,
+        "number": kept.number,
+        "signals": list(kept.signals),
+        "prefix_turn": kept.prefix_turn,
+        "prefix_token_count": kept.prefix_token_count,
+        "tokens": list(kept.tokens),
+        "targets": list(kept.targets),
+        "weights": list(kept.weights),
+        "loss_before": step.loss_before,
+        "kl_served": step.kl_served,
+        "gradient_norm": step.gradient_norm,
+        "optimizer": step.optimizer,
+        "hyperparameters": dict(step.hyperparameters),
+        "lr": step.lr,
+        "chunk_rows": step.chunk_rows,
+        "shadow_before": step.shadow_before,
+        "shadow_after": step.shadow_after,
+        "snapshot": step.snapshot,
+        "learning_ms": step.learning_ms,
+        "waited_ms": step.waited_ms,
+        "peak_bytes": step.peak_bytes,
+        "created_at": time_text(kept.created_at_us),
     }
 
 

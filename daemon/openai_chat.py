@@ -5,16 +5,17 @@
 - The turn's id and its stable set are in the headers of every answer, streamed or not.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from daemon.chat_template import HuggingFaceChat
-from daemon.errors import BadRequest, NotFound, ServiceError, bad_field, error_body, read_json
+from daemon.errors import BadRequest, NotFound, bad_field, error_body, mapped, read_json
 from daemon.speaker import Metadata, speaker_of
 from daemon.turns import Limits, OpenTurn, Prompt, Turns
 from engine.sampling import Sampling
@@ -85,6 +86,14 @@ class ChatRequest(_Request):
     metadata: Metadata | None = None
     learn: LearnOptions = LearnOptions()
 
+    @model_validator(mode="after")
+    def _says_one_thing(self) -> Self:
+        if self.max_tokens and self.max_completion_tokens and self.max_tokens != self.max_completion_tokens:
+            raise ValueError("max_tokens and max_completion_tokens differ; give one of them")
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options goes with stream: true; leave it out otherwise")
+        return self
+
     def limits(self) -> Limits:
         """How the reply is drawn and ends."""
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
@@ -114,19 +123,22 @@ class ChatCompletions:
                 param="model",
                 code="model_not_found",
             )
-        speaker, prompt = speaker_of(request, asked.metadata), self._prompt(asked)
+        speaker = speaker_of(request, asked.metadata)
+        prompt = await asyncio.to_thread(self._prompt, asked)
         async with self._turns.serve(speaker, prompt, asked.limits()) as turn:
             if asked.stream:
                 return await self._stream(request, asked, turn)
             return await self._answer(asked, turn)
 
     def _prompt(self, asked: ChatRequest) -> Prompt:
-        messages = [message.for_template().for_template() for message in asked.messages]
         try:
+            messages = [message.for_template().for_template() for message in asked.messages]
             text = self._chat.render(messages, add_generation_prompt=True, template_args={})
+            tokens = self._chat.encode(text).ids
+        except ValidationError as error:
+            raise BadRequest(f"messages: {bad_field(error).message}", param="messages") from error
         except RenderError as error:
             raise BadRequest(str(error), param="messages") from error
-        tokens = self._chat.encode(text).ids
         return Prompt(tokens=tokens, messages=messages, template_args={})  # type: ignore[arg-type]
 
     async def _answer(self, asked: ChatRequest, turn: OpenTurn) -> web.Response:
@@ -152,8 +164,10 @@ class ChatCompletions:
             async for piece in turn.pieces():
                 await _send(response, frame | _delta({"content": piece}))
             last = await self._last_chunks(asked, turn)
-        except ServiceError as error:
-            last = [error_body(error)]
+        except ConnectionError:
+            raise
+        except Exception as error:  # the answer has begun: its error is an event
+            last = [error_body(mapped(error))]
         for chunk in last:
             await _send(response, frame | chunk)
         await response.write(b"data: [DONE]\n\n")

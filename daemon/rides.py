@@ -138,17 +138,26 @@ class Rides:
 
     async def fates(self, turn: str, *, wait_seconds: float) -> list[Fate]:
         """What became of the lessons that rode a turn, waiting at most so long for those that still walk."""
-        fates = self._fates.get(turn, {})
-        walking = [self._pending[lesson].ended.wait() for lesson in fates if self._rider_of.get(lesson) == turn]
+        walking = [self._pending[lesson] for lesson, ridden in self._rider_of.items() if ridden == turn]
         if walking and wait_seconds > 0:
-            tasks = [asyncio.ensure_future(wait) for wait in walking]
-            await asyncio.wait(tasks, timeout=wait_seconds)
-            for task in tasks:
-                task.cancel()
-        else:
-            for wait in walking:
-                wait.close()
-        return list(self._fates.pop(turn, {}).values())
+            tasks = [asyncio.create_task(pending.ended.wait()) for pending in walking]
+            try:
+                await asyncio.wait(tasks, timeout=wait_seconds)
+            finally:
+                for task in tasks:
+                    task.cancel()
+        return list(self._fates.get(turn, {}).values())
+
+    def unboard(self, turn: str) -> None:
+        """The turn came to nothing before the lane heard of it: its riders wait again."""
+        for lesson in [lesson for lesson, ridden in self._rider_of.items() if ridden == turn]:
+            del self._rider_of[lesson]
+            self._pending[lesson].riding = False
+        self.leave(turn)
+
+    def leave(self, turn: str) -> None:
+        """Nobody asks any more what became of the turn's riders."""
+        self._fates.pop(turn, None)
 
     def _forget(self, lesson: str) -> None:
         del self._pending[lesson]

@@ -9,16 +9,17 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from daemon.adapters import AgentAdapters
+from daemon.boarding import Boarding
 from daemon.errors import BadRequest, answer_errors, bad_field, read_json
 from daemon.intake import Intake
 from daemon.lane_thread import LaneThread
 from daemon.learner import Learner
-from daemon.ledger_json import filter_of, row_json, time_text
+from daemon.ledger_json import filter_of, row_json, step_json, time_text
 from daemon.openai_chat import ChatCompletions
-from daemon.speaker import speaker_of
+from daemon.speaker import check_signals
 from signals.records import Signal, parse_signals
 from store import adapters as stored_adapters
-from store import chain, ledger, signals
+from store import chain, ledger, signals, steps
 from store.records import Adapter, Adapters, Entry, KeptSignal, Put
 from store.store import Store
 from store.words import LedgerKind
@@ -27,7 +28,7 @@ MAX_BODY_BYTES = 32 * 2**20
 """A conversation of a million tokens fits; a mistake that would fill the memory does not."""
 
 M = TypeVar("M", bound=BaseModel)
-_INTEGER: TypeAdapter[int] = TypeAdapter(int)
+_INTEGER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=-(2**63), lt=2**63)])
 _BOOLEAN: TypeAdapter[bool] = TypeAdapter(bool)
 
 
@@ -42,9 +43,9 @@ class RollbackRequest(_Body):
 
 
 class ExportRequest(_Body):
-    """Where to write the PEFT directory, and which version; without one, the shadow."""
+    """The PEFT directory's name under the data directory's exports, and which version; without one, the shadow."""
 
-    directory: str
+    directory: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
     version: Annotated[int, Field(ge=0)] | None = None
 
 
@@ -56,6 +57,7 @@ class Routes:
         store: Store,
         lane: LaneThread,
         intake: Intake,
+        boarding: Boarding,
         learner: Learner,
         adapters: AgentAdapters,
         *,
@@ -64,6 +66,7 @@ class Routes:
         self._store = store
         self._lane = lane
         self._intake = intake
+        self._boarding = boarding
         self._learner = learner
         self._adapters = adapters
         self._exports = exports
@@ -93,9 +96,9 @@ class Routes:
     async def take_signals(self, request: web.Request) -> web.Response:
         """`POST /signals`: one, a list, or NDJSON."""
         given = await _read_signals(request)
-        speaker = speaker_of(request)
+        speaker = check_signals(request, given.signals)
         taken = await self._intake.take(given.signals, private=speaker.private)
-        self._learner.stir()
+        self._boarding.stir()
         bodies = [_put_json(put, kept) for put, kept in taken]
         return web.json_response(bodies if given.many else bodies[0])
 
@@ -120,6 +123,16 @@ class Routes:
             return web.Response(text=text, content_type="application/x-ndjson", headers=headers)
         return web.json_response({"rows": rows, "next_cursor": page.next_cursor})
 
+    async def ledger_row(self, request: web.Request) -> web.Response:
+        """`GET /ledger/{seq}`: one row; of a step, all that it was made of."""
+        seq = _integer(request.match_info, "seq")
+        assert seq is not None, "the route has a seq"
+        row = await self._store.read(ledger.row_of, seq)
+        told = row_json(row)
+        if row.kind is LedgerKind.STEP:
+            told["step"] = step_json(await self._store.read(steps.step_of, row.subject))
+        return web.json_response(told)
+
     async def ledger_verify(self, _request: web.Request) -> web.Response:
         """`GET /ledger/verify`: is the chain unbroken?"""
         verified = await self._store.read(chain.verify)
@@ -143,21 +156,18 @@ class Routes:
     async def rollback(self, request: web.Request) -> web.Response:
         """`POST /adapters/{agent}/rollback`: serve an earlier version again, and learn on from it."""
         asked = await _parse(request, RollbackRequest)
-        kept = await self._learner.rollback(request.match_info["agent"], asked.version, self._lane)
+        kept = await self._learner.rollback(request.match_info["agent"], asked.version)
         return web.json_response(adapters_json(kept))
 
     async def export(self, request: web.Request) -> web.Response:
         """`POST /adapters/{agent}/export`: write a PEFT adapter directory inside the data directory."""
         asked, agent = await _parse(request, ExportRequest), request.match_info["agent"]
-        target = (self._exports / asked.directory).resolve()
-        if not target.is_relative_to(self._exports.resolve()):
-            raise BadRequest(
-                f"directory: {asked.directory!r} is outside {self._exports}; "
-                "give a name inside it, and copy the files from there",
-                param="directory",
-            )
-        exported = await self._adapters.export(agent, target, version=asked.version)
-        body = {"version": exported.version, "sha": exported.sha, "directory": asked.directory}
+        target = self._exports / asked.directory
+        try:
+            exported = await self._adapters.export(agent, target, version=asked.version)
+        except OSError as error:
+            raise BadRequest(f"directory: {target} cannot be written: {error}", param="directory") from error
+        body = {"version": exported.version, "sha": exported.sha, "name": asked.directory}
         entry = Entry(kind=LedgerKind.EXPORT, agent=agent, context=None, subject=agent, body=body)
         await self._store.write(ledger.append, entry)
         return web.json_response({"agent": agent, "directory": str(target)} | body)
@@ -180,6 +190,7 @@ def application(routes: Routes, chat: ChatCompletions) -> web.Application:
             web.get("/signals/{id}", routes.one_signal),
             web.get("/ledger", routes.ledger_page),
             web.get("/ledger/verify", routes.ledger_verify),
+            web.get("/ledger/{seq}", routes.ledger_row),
             web.get("/adapters", routes.all_adapters),
             web.post("/adapters/{agent}/promote", routes.promote),
             web.post("/adapters/{agent}/rollback", routes.rollback),
@@ -197,10 +208,9 @@ class _Given(BaseModel):
 async def _read_signals(request: web.Request) -> _Given:
     """The signals of a request: a JSON object, a JSON list, or a JSON object a line."""
     if request.content_type == "application/x-ndjson":
-        lines = [line for line in (await request.text()).splitlines() if line.strip()]
         try:
-            body: Any = [json.loads(line) for line in lines]
-        except ValueError as error:
+            body: Any = [json.loads(line) for line in (await request.read()).splitlines() if line.strip()]
+        except (ValueError, RecursionError) as error:
             raise BadRequest(f"a line of the body is not JSON: {error}; send one signal a line") from error
     else:
         body = await read_json(request)

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from daemon.adapters import AgentAdapters
+from daemon.boarding import Boarding
 from daemon.chat_template import HuggingFaceChat
 from daemon.config import Settings
 from daemon.intake import Intake
@@ -71,6 +72,12 @@ class Service:
             self._adapters,
             self._snapshots,
             optimizer=self._optimizer,
+        )
+        self._boarding = Boarding(
+            self._lane,
+            self._rides,
+            self._adapters,
+            self._learner,
             idle_seconds=settings.idle_seconds,
             ttl_seconds=settings.lesson_ttl_seconds,
         )
@@ -97,9 +104,9 @@ class Service:
         """The learner's tasks, for as long as the block runs."""
         tasks = [
             asyncio.create_task(self._watched(self._learner.follow())),
-            asyncio.create_task(self._watched(self._learner.fill_gaps(self._lane))),
+            asyncio.create_task(self._watched(self._boarding.fill_gaps())),
         ]
-        self._learner.stir()
+        self._boarding.stir()
         try:
             yield
         finally:
@@ -115,8 +122,12 @@ class Service:
             self._store,
             self._rides,
             self._adapters,
+            self._learner,
             chat,
-            policy=Policy(agents=frozenset(self._settings.learn)),
+            policy=Policy(
+                agents=frozenset(self._settings.learn),
+                untrusted_origins=frozenset(self._settings.untrusted),
+            ),
             context_tokens=context_tokens,
             started_at_us=started_at_us,
         )
@@ -125,12 +136,12 @@ class Service:
             lane,
             self._adapters,
             self._rides,
-            self._learner,
+            self._boarding,
             end_tokens=model.end_tokens,
             context_tokens=context_tokens,
         )
         exports = self._settings.data_dir / "exports"
-        routes = Routes(self._store, lane, intake, self._learner, self._adapters, exports=exports)
+        routes = Routes(self._store, lane, intake, self._boarding, self._learner, self._adapters, exports=exports)
         return intake, application(routes, ChatCompletions(turns, chat, model=model.name))
 
     def _load(self) -> Lane:

@@ -13,13 +13,10 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from daemon.errors import SnapshotDamaged
 from engine.lora import tensors_sha256
 
 _FOLDER = "adapters"
-
-
-class SnapshotDamaged(Exception):
-    """A snapshot's content is not what its name says, or it is missing."""
 
 
 class Snapshots:

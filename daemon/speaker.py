@@ -4,14 +4,14 @@
 - Without either the agent is `anonymous`, who does not learn unless the policy says so by that name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from daemon.errors import BadRequest
-from signals.records import AgentName, ContextName
+from signals.records import AgentName, ContextName, Signal
 
 HEADER = "X-Ridealong-"
 ANONYMOUS = "anonymous"
@@ -53,6 +53,24 @@ def speaker_of(request: web.Request, metadata: Metadata | None = None) -> Speake
                 param=f"metadata.{key}",
             )
     return Speaker(**(said | heard))
+
+
+def check_signals(request: web.Request, signals: Sequence[Signal]) -> Speaker:
+    """Who sends these signals: the headers, where given, must name the agent and context that the signals do.
+
+    Raises:
+        BadRequest: a signal names another.
+    """
+    heard = _from_headers(request.headers)
+    for signal in signals:
+        for key, named in (("agent", signal.agent), ("context", signal.context)):
+            if heard.get(key, named) != named:
+                raise BadRequest(
+                    f"the header {HEADER}{key.title()} is {heard[key]!r}, signal {signal.id!r} says {named!r}; "
+                    "leave the header out, or send each agent's and context's signals by themselves",
+                    param=key,
+                )
+    return Speaker(private=bool(heard.get("private", False)))
 
 
 def _from_headers(headers: Mapping[str, str]) -> dict[str, str | bool]:

@@ -3,23 +3,25 @@
 - The stable set is fixed when the turn is submitted; it and the turn's id are known before the first token.
 - A turn whose client goes away is cancelled, and its slot is free within a step.
 - The turn's row is committed before its end is told, so that a signal about it never comes too early.
-- Of a private turn nothing that was said is kept, and no lesson rides it.
+- Of a private turn nothing that was said is kept, and no lesson rides it. In a context where one turn was
+  private, every later one is.
 """
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from daemon.adapters import AgentAdapters, Stable
+from daemon.boarding import Boarding
 from daemon.errors import BadRequest, Unavailable
 from daemon.lane_thread import LaneThread, TurnHandle
-from daemon.learner import Learner
 from daemon.rides import Rides
 from daemon.speaker import Speaker
-from engine.orders import TokenServed, TurnEnded, TurnOrder
+from engine.errors import TurnRejected
+from engine.orders import LessonOrder, TokenServed, TurnEnded, TurnOrder
 from engine.sampling import Sampling
 from store import records as stored
 from store import turns
@@ -86,7 +88,7 @@ class Turns:
         lane: LaneThread,
         adapters: AgentAdapters,
         rides: Rides,
-        learner: Learner,
+        boarding: Boarding,
         *,
         end_tokens: frozenset[int],
         context_tokens: int,
@@ -95,9 +97,10 @@ class Turns:
         self._lane = lane
         self._adapters = adapters
         self._rides = rides
-        self._learner = learner
+        self._boarding = boarding
         self._end_tokens = end_tokens
         self._context_tokens = context_tokens
+        self._endings: set[asyncio.Future[None]] = set()
 
     @asynccontextmanager
     async def serve(self, speaker: Speaker, prompt: Prompt, limits: Limits) -> AsyncIterator[OpenTurn]:
@@ -108,13 +111,19 @@ class Turns:
             LaneStopped: the lane serves no more.
         """
         self._check_fits(prompt)
+        if await self._store.read(turns.context_is_private, agent=speaker.agent, context=speaker.context):
+            speaker = speaker.model_copy(update={"private": True})
         turn = await self._open(speaker, prompt, limits)
         try:
             yield turn
         finally:
+            self._rides.leave(turn.id)
             if not turn.recorded:
                 self._lane.cancel(turn.id)
-                await asyncio.shield(self._see_to_the_end(turn))
+                ending = asyncio.ensure_future(self._see_to_the_end(turn))
+                self._endings.add(ending)
+                ending.add_done_callback(self._endings.discard)
+                await asyncio.shield(ending)
 
     async def finish(self, turn: OpenTurn, *, wait_seconds: float = 0.0) -> list[dict[str, object]]:
         """Record an ended turn; returns what became of the lessons that rode it, as JSON.
@@ -127,12 +136,25 @@ class Turns:
 
     async def _open(self, speaker: Speaker, prompt: Prompt, limits: Limits) -> OpenTurn:
         turn, created_at_us = f"turn-{uuid.uuid4().hex}", now_us()
-        stable = await self._adapters.stable(speaker.agent)
-        riders = []
+        riders: list[LessonOrder] = []
         if not speaker.private:
-            riders = await self._learner.board(agent=speaker.agent, context=speaker.context, turn=turn)
+            riders = await self._boarding.board(agent=speaker.agent, context=speaker.context, turn=turn)
+        try:
+            stable = await self._adapters.stable(speaker.agent)
+            order = self._order(turn, stable, prompt, limits)
+            try:
+                handle = await self._lane.submit(order, riders)
+            except TurnRejected:  # her stable set was replaced this very moment
+                stable = await self._adapters.stable(speaker.agent)
+                handle = await self._lane.submit(replace(order, stable=stable.lane_name), riders)
+        except Exception:
+            self._rides.unboard(turn)
+            raise
+        return OpenTurn(turn, speaker, prompt, stable, handle, created_at_us)
+
+    def _order(self, turn: str, stable: Stable, prompt: Prompt, limits: Limits) -> TurnOrder:
         room = self._context_tokens - len(prompt.tokens)
-        order = TurnOrder(
+        return TurnOrder(
             id=turn,
             tokens=prompt.tokens,
             max_tokens=min(room, limits.max_tokens or room),
@@ -141,8 +163,6 @@ class Turns:
             end_tokens=self._end_tokens,
             stable=stable.lane_name,
         )
-        handle = await self._lane.submit(order, riders)
-        return OpenTurn(turn, speaker, prompt, stable, handle, created_at_us)
 
     def _check_fits(self, prompt: Prompt) -> None:
         if 0 < len(prompt.tokens) < self._context_tokens:
@@ -159,12 +179,11 @@ class Turns:
         async for _ in turn.handle.events():
             pass
         await self._record(turn)
-        await self._rides.fates(turn.id, wait_seconds=0)
 
     async def _record(self, turn: OpenTurn) -> None:
         """Commit the turn's row. A turn that never had a slot was not served, and has none."""
         turn.recorded = True
-        self._learner.stir()
+        self._boarding.stir()
         ended, prompt = turn.ended, turn.prompt
         if ended.slot is None:
             return

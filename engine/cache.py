@@ -1,4 +1,4 @@
-"""The slots' keys and values, and the two views of them that a pass through the layers gets.
+"""The slots' keys and values, and the two views of the slots that a pass through the layers gets.
 
 Letters: `S` slots, `K` key heads, `N` context tokens, `D` head size, `B` slots in a pass, `T` rows a slot.
 
@@ -7,6 +7,7 @@ Letters: `S` slots, `K` key heads, `N` context tokens, `D` head size, `B` slots 
   the slots' business.
 - A `ServingView` writes the pass's rows at their positions, then attends over all that the slot holds.
 - A `LessonView` attends over the slot's prefix, a constant, and the run's own rows; it writes nothing.
+- A recurrent layer reads from the view its states before the pass, and hands it those after.
 - Transformers hands its cache object to every layer and asks it for what it needs: the views are that object.
 """
 
@@ -20,6 +21,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from engine.attention import AttentionForm, attend
 from engine.errors import ModelNotUsable
+from engine.recurrent import LessonStates, PassStates, ServingStates, StateKey
 
 
 class KeyValueStore:
@@ -69,9 +71,10 @@ class KeyValueStore:
 class PassView(Cache, ABC):
     """What a pass through the layers sees of the slots, in the shape of a transformers cache."""
 
-    def __init__(self, *, layers: int, seen_tokens: int) -> None:
+    def __init__(self, *, layers: int, seen_tokens: int, states: PassStates | None) -> None:
         super().__init__(layers=[DynamicLayer() for _ in range(layers)])
         self._seen_tokens = seen_tokens
+        self._states = states
 
     @abstractmethod
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
@@ -92,21 +95,68 @@ class PassView(Cache, ABC):
         """How many tokens stand before the pass."""
         return self._seen_tokens
 
-    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:  # noqa: ARG002
-        """Refuse: recurrent layers keep no state here."""
-        raise ModelNotUsable(
-            f"layer {layer_idx} keeps a recurrent state, and this engine's slots hold attention layers only; "
-            "serve a model whose layers all attend"
-        )
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """The rows [B, C, K] that a convolution saw last, or None before the first."""
+        return self._states_of(layer_idx).read(StateKey(layer_idx, "conv", state_idx))
 
-    get_recurrent_state = get_conv_state
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **kwargs: object,  # noqa: ARG002 - the signature is transformers'
+    ) -> Tensor:
+        """A convolution's new rows [B, C, T] joined to those before them."""
+        assert conv_kernel_size is not None, f"layer {layer_idx} doesn't say how wide its convolution is"
+        key = StateKey(layer_idx, "conv", state_idx)
+        return self._states_of(layer_idx).extend(key, conv_states, width=conv_kernel_size)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """The state [B, ...] that a recurrence handed on last, or None before the first row."""
+        return self._states_of(layer_idx).read(StateKey(layer_idx, "recurrent", state_idx))
+
+    def update_recurrent_state(
+        self,
+        recurrent_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        **kwargs: object,  # noqa: ARG002
+    ) -> Tensor:
+        """Take the state [B, ...] that a recurrence hands on."""
+        self._states_of(layer_idx).hand_on(StateKey(layer_idx, "recurrent", state_idx), recurrent_states)
+        return recurrent_states
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:  # noqa: ARG002
+        """Does anything stand before the pass?"""
+        return self._seen_tokens > 0
+
+    def is_recording_past(self, layer_idx: int) -> bool:  # noqa: ARG002
+        """Say yes: it keeps layers from convolving one row by a kernel that updates the state in place."""
+        return True
+
+    def _states_of(self, layer: int) -> PassStates:
+        if self._states is None:
+            raise ModelNotUsable(
+                f"layer {layer} keeps a recurrent state, which the model's configuration doesn't say; "
+                "serve a model of a family that this engine knows"
+            )
+        return self._states
 
 
 class ServingView(PassView):
     """B slots, T rows each, at the positions that follow what each slot holds."""
 
-    def __init__(self, store: KeyValueStore, *, layers: int, slots: Sequence[int], starts: Sequence[int]) -> None:
-        super().__init__(layers=layers, seen_tokens=max(starts))
+    def __init__(
+        self,
+        store: KeyValueStore,
+        *,
+        layers: int,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        states: ServingStates | None = None,
+    ) -> None:
+        super().__init__(layers=layers, seen_tokens=max(starts), states=states)
         self._store = store
         self._places = tuple(zip(slots, starts, strict=True))
 
@@ -124,8 +174,16 @@ class ServingView(PassView):
 class LessonView(PassView):
     """One run after a served prefix. The prefix is read in place and is a constant; nothing is written."""
 
-    def __init__(self, store: KeyValueStore, *, layers: int, slot: int, prefix_tokens: int) -> None:
-        super().__init__(layers=layers, seen_tokens=prefix_tokens)
+    def __init__(
+        self,
+        store: KeyValueStore,
+        *,
+        layers: int,
+        slot: int,
+        prefix_tokens: int,
+        states: LessonStates | None = None,
+    ) -> None:
+        super().__init__(layers=layers, seen_tokens=prefix_tokens, states=states)
         self._store = store
         self._slot = slot
         self._prefix_tokens = prefix_tokens

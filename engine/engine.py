@@ -7,11 +7,14 @@ Letters: `B` slots in a pass, `T` rows a slot, `H` hidden size, `V` vocabulary, 
   (prefill). They never share a matrix product with labelled rows: a batch's serving is bit for bit the same
   with its labels and without.
 - Labelled rows come back as walks, to be advanced between other steps. They read the slot and write nothing.
+- Recurrent layers cannot be cut back. A slot keeps checkpoints of their states one row before the end of a
+  prompt, where a lesson on the reply begins, and at its end, where the next turn may go on: the prompt's last
+  row has a pass of its own. A model without such layers is served in the passes it would have had anyway.
 - Every slot keeps the final state of its rows, so that the distribution a row was served with is a head away.
 - One thread owns an engine. Nothing here is shared between two engines.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Literal
@@ -27,6 +30,8 @@ from engine.lora import AdapterBank, AdapterShape, Use
 from engine.loss import LabelledRows
 from engine.model import LayeredModel
 from engine.packed import pack_for_serving
+from engine.passes import Pass, ends_prompt, plan_passes
+from engine.recurrent import CHECKPOINT_BYTES, LessonStates, RecurrentStates, ServingStates
 from engine.shadow import OptimizerSettings, Shadow
 from engine.slots import BASE, Slot
 from engine.walk import Lesson, Walk
@@ -36,12 +41,17 @@ Repack = Literal["off", "serve"]
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The engine's dimensions. `ubatch_rows` is the most rows of one slot that a serving pass takes."""
+    """The engine's dimensions.
+
+    `ubatch_rows` is the most rows of one slot that a serving pass takes; `checkpoint_bytes` what all checkpoints
+    of recurrent states may take together.
+    """
 
     slots: int = 4
     context_tokens: int = 4096
     ubatch_rows: int = 256
     repack: Repack = "off"
+    checkpoint_bytes: int = CHECKPOINT_BYTES
     adapters: AdapterShape = field(default_factory=AdapterShape)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
 
@@ -54,15 +64,6 @@ class Step:
     walks: tuple[Walk, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """B slots × T rows that go through the layers together."""
-
-    slots: tuple[int, ...]
-    starts: tuple[int, ...]
-    tokens: tuple[tuple[int, ...], ...]
-
-
 class Engine:
     """One model with its slots and adapters."""
 
@@ -73,7 +74,13 @@ class Engine:
             pack_for_serving(model, self.bank)
         self.model = LayeredModel(model)
         self.store = KeyValueStore(slots=settings.slots, context_tokens=settings.context_tokens)
-        self.slots = [Slot(index) for index in range(settings.slots)]
+        self.recurrent = (
+            RecurrentStates(slots=settings.slots, checkpoint_bytes=settings.checkpoint_bytes)
+            if self.model.recurrent
+            else None
+        )
+        positions = self.recurrent.positions if self.recurrent else (None,) * settings.slots
+        self.slots = [Slot(index, checkpoints=positions[index]) for index in range(settings.slots)]
         self.shadows: dict[str, Shadow] = {}
         shape = (settings.slots, settings.context_tokens, self.model.hidden_size)
         self._states = torch.zeros(shape, dtype=self.model.dtype)  # [S, N, H]
@@ -97,25 +104,31 @@ class Engine:
             shadows: by slot, the shadow that the slot's labelled rows train.
 
         Raises:
-            LessonRefused: `past_context`, `unserved_prefix`, `repacked_weights` or `adapter_unknown`.
-                Nothing was changed.
+            LessonRefused: `past_context`, `unserved_prefix`, `repacked_weights`, `recurrent_state_missing` or
+                `adapter_unknown`. Nothing was changed.
         """
         served, labelled = batch.served_runs(), batch.labelled_runs()
         for run in served:
             self._check_served(run)
-        lengths = {run.slot: run.stop for run in served}
+        before = {run.slot: run for run in served}
         for run in labelled:
-            self._check_labelled(run, held=lengths.get(run.slot, len(self.slots[run.slot].tokens)))
+            self._check_labelled(run, before.get(run.slot))
         chosen = [self._shadow(run, shadows or {}) for run in labelled]
         logits = self._serve(served)
         walks = tuple(self._walk(run, shadow) for run, shadow in zip(labelled, chosen, strict=True))
+        if self.recurrent is not None:
+            self.recurrent.evict()
         return Step(logits=logits, walks=walks)
 
     def cut(self, slot: int, *, tokens: int) -> None:
-        """Forget what the slot holds from position `tokens` on."""
+        """Forget what the slot holds from position `tokens` on: another turn begins there."""
         held = self.slots[slot]
         assert held.pinned_tokens <= tokens <= len(held.tokens), (held.pinned_tokens, tokens)
+        assert held.reachable(tokens) == tokens, f"slot {slot} has no checkpoint after {tokens} rows"
+        if self.recurrent is not None and tokens < len(held.tokens):
+            self.recurrent.cut(slot, position=tokens)
         del held.tokens[tokens:]
+        held.replying = False
 
     def rekey(self, slot: int, stable: str) -> None:
         """Empty the slot and serve it with another stable set from now on."""
@@ -131,39 +144,51 @@ class Engine:
         """Serve every run; logits of their output rows, in the order of the batch's slots."""
         logits: dict[tuple[int, int], Tensor] = {}
         outputs = [(run.slot, row.position) for run in runs for row in run.rows if row.output]
-        for part in self._passes(runs):
+        for part in plan_passes(runs, self.slots, ubatch_rows=self.settings.ubatch_rows):
             self._run_pass(part)
             wanted = [key for key in outputs if key not in logits and key[1] < len(self.slots[key[0]].tokens)]
             if wanted:
                 states = torch.stack([self._states[slot, position] for slot, position in wanted])
                 with torch.no_grad():
                     logits |= dict(zip(wanted, self.model.logits(states), strict=True))
+        for run in runs:
+            self.slots[run.slot].replying = run.rows[-1].output
         if not outputs:
             return torch.empty(0, self.model.vocabulary)
         return torch.stack([logits[key] for key in outputs])
 
-    def _passes(self, runs: tuple[Run, ...]) -> Iterator[_Pass]:
-        singles = [run for run in runs if len(run.rows) == 1]
-        if singles:
-            yield _Pass(
-                slots=tuple(run.slot for run in singles),
-                starts=tuple(run.start for run in singles),
-                tokens=tuple(run.tokens for run in singles),
-            )
-        for run in (run for run in runs if len(run.rows) > 1):
-            for first in range(0, len(run.rows), self.settings.ubatch_rows):
-                tokens = run.tokens[first : first + self.settings.ubatch_rows]
-                yield _Pass(slots=(run.slot,), starts=(run.start + first,), tokens=(tokens,))
-
-    def _run_pass(self, part: _Pass) -> None:
+    def _run_pass(self, part: Pass) -> None:
         rows = len(part.tokens[0])
-        view = ServingView(self.store, layers=len(self.model.layers), slots=part.slots, starts=part.starts)
+        states = self._states_before(part)
+        view = ServingView(
+            self.store, layers=len(self.model.layers), slots=part.slots, starts=part.starts, states=states
+        )
         positions = torch.tensor(part.starts)[:, None] + torch.arange(rows)[None]  # [B, T]
         with torch.no_grad(), self.bank.plan.using(*self._uses(part.slots, rows)):
-            states = self.model.run(self.model.record(torch.tensor(part.tokens), positions, view))
+            final = self.model.run(self.model.record(torch.tensor(part.tokens), positions, view))
         for i, (slot, start) in enumerate(zip(part.slots, part.starts, strict=True)):
-            self._states[slot, start : start + rows] = states[i]
+            self._states[slot, start : start + rows] = final[i]
             self.slots[slot].tokens.extend(part.tokens[i])
+        self._take_states(part, states)
+
+    def _states_before(self, part: Pass) -> ServingStates | None:
+        """The recurrent states the pass goes on from."""
+        if self.recurrent is None:
+            return None
+        self._keep_states(self.recurrent, part.ending)
+        return ServingStates([self.recurrent.now(slot) for slot in part.slots])
+
+    def _take_states(self, part: Pass, states: ServingStates | None) -> None:
+        """The recurrent states the pass hands on."""
+        if self.recurrent is None or states is None:
+            return
+        for slot, state in zip(part.slots, states.split(), strict=True):
+            self.recurrent.advance(slot, state)
+        self._keep_states(self.recurrent, part.ending)
+
+    def _keep_states(self, recurrent: RecurrentStates, slots: Iterable[int]) -> None:
+        for slot in slots:
+            recurrent.keep(slot, position=len(self.slots[slot].tokens))
 
     def _uses(self, slots: tuple[int, ...], rows: int) -> tuple[Use, ...]:
         """Each stable set of the pass's slots, with the rows it applies to."""
@@ -185,8 +210,16 @@ class Engine:
             rows=LabelledRows(tuple(x.target for x in labels), tuple(x.weight for x in labels)),
             served_uses=() if slot.stable == BASE else (Use(slot.stable),),
             served_states=self._states[run.slot, run.start : run.stop].clone() if as_served else None,
+            prefix_states=self._prefix_states(run),
         )
         return Walk(self.model, self.bank.plan, self.store, shadow, lesson)
+
+    def _prefix_states(self, run: Run) -> LessonStates | None:
+        if self.recurrent is None:
+            return None
+        at_end = run.start == len(self.slots[run.slot].tokens)
+        prefix = self.recurrent.now(run.slot) if at_end else self.recurrent.checkpoint(run.slot, run.start)
+        return LessonStates(prefix)
 
     def _check_served(self, run: Run) -> None:
         held = len(self.slots[run.slot].tokens)
@@ -195,8 +228,10 @@ class Engine:
         assert given == expected, f"slot {run.slot} holds {held} rows; rows at {given} do not follow them"
         self._check_context(run)
 
-    def _check_labelled(self, run: Run, *, held: int) -> None:
+    def _check_labelled(self, run: Run, served: Run | None) -> None:
+        """Check a labelled run, given what the batch serves its slot before."""
         self._check_context(run)
+        held = len(self.slots[run.slot].tokens) if served is None else served.stop
         if run.start > held:
             raise LessonRefused(
                 "unserved_prefix",
@@ -210,6 +245,11 @@ class Engine:
                 "this lane serves from packed weights, which have no backward; "
                 "start it with --repack off to let it learn",
             )
+        if self.recurrent is not None:
+            kept = {0, held, *self.recurrent.positions[run.slot]}
+            if served is not None and ends_prompt(served, self.slots[run.slot]):
+                kept.add(held - 1)
+            _check_prefix_states(run, kept)
 
     def _check_context(self, run: Run) -> None:
         if run.stop > self.settings.context_tokens:
@@ -229,3 +269,15 @@ class Engine:
                 f"this lane has {sorted(self.shadows)}: add the shadow first",
             )
         return self.shadows[name]
+
+
+def _check_prefix_states(run: Run, kept: set[int]) -> None:
+    """Check that a lesson's run starts after a number of rows for which the slot has its recurrent states."""
+    if run.start not in kept:
+        raise LessonRefused(
+            "recurrent_state_missing",
+            f"the lesson's run starts at position {run.start} of slot {run.slot}; the model's recurrent layers "
+            f"need their states after {run.start} rows, and the slot has them after {sorted(kept)} rows only: "
+            "begin the run at the last row of a served prompt, and give checkpoints more bytes if it was evicted",
+            position=run.start,
+        )

@@ -15,6 +15,7 @@ EngineRefusal = Literal[
     "unserved_prefix",
     "repacked_weights",
     "no_backward",
+    "recurrent_state_missing",
     "past_context",
     "labels_not_one_run",
     "label_not_output",
@@ -22,6 +23,8 @@ EngineRefusal = Literal[
     "nonfinite_loss",
     "nonfinite_gradient",
     "adapter_unknown",
+    "host_memory",
+    "lane_cannot_learn",
     "cancelled",
 ]
 

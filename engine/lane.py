@@ -8,6 +8,7 @@
 - A lesson that cannot start is refused and reported; the turn it came with goes on as if without it.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -32,10 +33,12 @@ from engine.orders import (
     TurnOrder,
     TurnStarted,
 )
-from engine.sampling import Sampler
-from engine.slots import Slot, choose_slot
+from engine.sampling import NotDrawable, Sampler
+from engine.slots import BASE, Slot, choose_slot
 from engine.text import ReplyText
 from engine.walk import Walk
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -106,6 +109,8 @@ class Lane:
             TurnRejected: the prompt is empty or leaves no room for a reply; the slot asked for does not exist.
         """
         context = self.engine.settings.context_tokens
+        if order.stable != BASE and order.stable not in self.engine.bank:
+            raise TurnRejected(f"the stable set {order.stable!r} is not on this lane; ask for one that is")
         if not 0 < len(order.tokens) < context:
             raise TurnRejected(
                 f"the prompt has {len(order.tokens)} tokens; a slot's context holds {context} and a reply "
@@ -133,6 +138,9 @@ class Lane:
 
     def cancel(self, turn: str) -> None:
         """End a turn now, queued or live; its slot is free at once."""
+        started = turn in self._live and not self._live[turn].prompt_left
+        if not started:  # its lessons would find no prefix served
+            self.cancel_lessons(self._lessons.riding(turn))
         if turn in self._live:
             self._end(self._live[turn], "cancelled")
         for entry in [entry for entry in self._queue if entry[0].id == turn]:
@@ -147,11 +155,27 @@ class Lane:
         for order in self._lessons.take(lessons):
             self._lesson_over(order, _cancelled())
 
+    def retire_stables(self, keep: Collection[str]) -> None:
+        """Forget the stable sets that are not kept, and what idle slots hold of them, unless they are in use."""
+        used = {live.order.stable for live in self._live.values()} | {order.stable for order, _ in self._queue}
+        if self._walking is not None:
+            used.add(self._walking.slot.stable)
+        own = set(self.engine.bank.names) - self.engine.shadows.keys() - used - set(keep)
+        for slot in self.engine.slots:
+            if slot.stable in own:
+                self.engine.rekey(slot.index, BASE)
+        for name in own:
+            self.engine.bank.drop(name)
+
     def tick(self) -> list[Event]:
         """Do the next piece of work; returns what happened."""
         self._admit()
         self._advance_walk()
         self._serve()
+        return self.drain()
+
+    def drain(self) -> list[Event]:
+        """What happened since it was last asked, by calls as by ticks."""
         events, self._events = self._events, []
         return events
 
@@ -165,7 +189,7 @@ class Lane:
 
     def _slot_for(self, order: TurnOrder) -> Slot | None:
         slots = self.engine.slots if order.slot is None else [self.engine.slots[order.slot]]
-        return choose_slot(slots, order.tokens, order.stable, needed=self._lessons.needs)
+        return choose_slot(slots, order.tokens, order.stable, needed=self._lessons.needed_tokens)
 
     def _start(self, order: TurnOrder, slot: Slot, submitted_at: float) -> None:
         shared = slot.shared_with(order.tokens, order.stable)
@@ -186,8 +210,8 @@ class Lane:
         walking, started = self._walking, self._clock()
         try:
             learned = walking.walk.advance()
-        except LessonRefused as refused:
-            self._lesson_over(walking.order, refused)
+        except Exception as error:  # a lesson's border: it costs a lesson, never a conversation
+            self._lesson_over(walking.order, _refusal_of(error))
             return
         finally:
             ended = self._clock()
@@ -236,10 +260,12 @@ class Lane:
         outputs = [row for row in rows if row.output]
         for row, distribution in zip(outputs, logits, strict=True):
             turn = live[row.slot]
-            if bool(torch.isfinite(distribution).any()) and not bool(torch.isnan(distribution).any()):
-                self._take_token(turn, turn.sampler.draw(distribution))
+            try:
+                token = turn.sampler.draw(distribution)
+            except (NotDrawable, RuntimeError) as error:  # a turn's border: the others go on
+                self._end(turn, "failed", error=str(error))
             else:
-                self._end(turn, "failed", error="the model's logits are not finite; roll the adapter back")
+                self._take_token(turn, token)
 
     def _take_token(self, live: _Live, token: int) -> None:
         live.reply.append(token)
@@ -263,7 +289,7 @@ class Lane:
                 reason=reason,
                 text=rest,
                 reply=live.text.text,
-                reply_tokens=tuple(live.reply),
+                reply_tokens=tuple(live.reply[: live.text.kept_tokens(len(live.reply))]),
                 slot=live.slot.index,
                 cached_tokens=live.cached_tokens,
                 first_token_seconds=None if first is None else first - live.submitted_at,
@@ -305,6 +331,21 @@ class Lane:
 
 def _rows_of(order: LessonOrder, slot: Slot) -> tuple[Row, ...]:
     return lesson_rows(slot.index, len(order.prefix), order.tokens, order.targets, order.weights)
+
+
+def _refusal_of(error: Exception) -> LessonRefused:
+    """A failed lesson as a refusal. The walk has put the shadow back."""
+    if isinstance(error, LessonRefused):
+        return error
+    logger.error("a lesson failed", exc_info=error)
+    if isinstance(error, MemoryError):
+        return LessonRefused(
+            "host_memory", "the lesson ran out of memory and was given up; the shadow is unchanged"
+        )
+    return LessonRefused(
+        "lane_cannot_learn",
+        f"the lesson failed in the engine ({error}); the shadow is unchanged. The service's log has the details",
+    )
 
 
 def _cancelled() -> LessonRefused:

@@ -50,6 +50,10 @@ class LessonQueue:
             self._orders.remove(order)
         return taken
 
+    def riding(self, turn: str) -> list[str]:
+        """The lessons that wait for that turn."""
+        return [order.id for order in self._orders if order.rides == turn]
+
     def keep(self, lesson: str, *, stable: str, prefix: Sequence[int]) -> None:
         """Until the lesson is released, a slot that holds its prefix is the last to be taken."""
         self._kept[lesson] = (stable, tuple(prefix))
@@ -58,12 +62,14 @@ class LessonQueue:
         """The lesson needs its prefix no longer."""
         self._kept.pop(lesson, None)
 
-    def needs(self, slot: Slot) -> bool:
-        """Does the slot hold the prefix of a lesson still to come?"""
-        return any(
-            stable == slot.stable and common_prefix(slot.tokens, prefix) == len(prefix)
+    def needed_tokens(self, slot: Slot) -> int:
+        """How many of the slot's leading rows are the prefix of a lesson still to come."""
+        held = (
+            len(prefix)
             for stable, prefix in self._kept.values()
+            if stable == slot.stable and common_prefix(slot.tokens, prefix) == len(prefix)
         )
+        return max(held, default=0)
 
     def ready(self, boarding: Boarding) -> Iterator[tuple[LessonOrder, Slot | LessonRefused]]:
         """Take out, one by one, the lessons that may start with the batch: each with its slot, or its refusal."""
@@ -100,13 +106,12 @@ def _held(slot: Slot, rows: Iterable[Row]) -> list[int]:
 
 
 def _unserved(order: LessonOrder, slot: Slot, held: list[int], position: int) -> LessonRefused:
-    wanted = order.prefix[position]
-    found = held[position] if slot.stable == order.stable and position < len(held) else None
-    says = "nothing" if found is None else f"token {found}"
+    other = slot.stable == order.stable and position < len(held)
+    says = "another token" if other else "nothing"
     return LessonRefused(
         "unserved_prefix",
         f"the lesson needs a prefix of {len(order.prefix)} tokens as served by {order.stable}; slot "
-        f"{slot.index} comes closest and has {says} at position {position} where the prefix has token "
-        f"{wanted}; serve the conversation unchanged on one slot until the lesson has ridden",
+        f"{slot.index} comes closest and has {says} at position {position}, where the prefix has token "
+        f"{order.prefix[position]}; serve the conversation unchanged on one slot until the lesson has ridden",
         position=position,
     )

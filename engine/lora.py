@@ -29,6 +29,9 @@ from engine.errors import LessonRefused
 _PLACEHOLDER = "placeholder"
 _PEFT_PREFIX = "base_model.model."
 
+_OUT_PROJ_LEFT_OUT = frozenset({"falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"})
+"""Families where PEFT refuses an adapter on `out_proj`: their fused kernel reads its weight past the adapter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -97,7 +100,11 @@ class AdapterBank:
         self._base_name = str(model.config._name_or_path)
         targets = shape.targets if isinstance(shape.targets, str) else list(shape.targets)
         self._config = LoraConfig(
-            r=shape.rank, lora_alpha=shape.alpha, target_modules=targets, task_type="CAUSAL_LM"
+            r=shape.rank,
+            lora_alpha=shape.alpha,
+            target_modules=targets,
+            exclude_modules=_left_out(model) if targets == "all-linear" else None,
+            task_type="CAUSAL_LM",
         )
         self._config._register_custom_module({nn.Linear: RideLinear})
         inject_adapter_in_model(self._config, model, adapter_name=_PLACEHOLDER)
@@ -184,8 +191,12 @@ class AdapterBank:
         self.layers, self._names = {}, set()
 
     def _add(self, layer: RideLinear, name: str) -> None:
+        """Add an adapter to a layer, frozen. PEFT freezes and thaws the others as it adds: they are put back."""
+        trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
         layer.update_layer(name, self.shape.rank, lora_alpha=self.shape.alpha, config=self._config)
         layer.requires_grad_(False)
+        for parameter in trained:
+            parameter.requires_grad_(True)
 
     def _require(self, name: str) -> None:
         if name not in self._names:
@@ -203,6 +214,10 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}\n".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _left_out(model: PreTrainedModel) -> list[str] | None:
+    return ["out_proj"] if model.config.model_type in _OUT_PROJ_LEFT_OUT else None
 
 
 def _plain(value: object) -> object:

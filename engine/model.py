@@ -20,13 +20,15 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 from transformers.modeling_outputs import MoeModelOutputWithPast
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from engine.attention import AttentionForm
 from engine.cache import PassView
 from engine.errors import ModelNotUsable
+from engine.recurrent import RECURRENT_FAMILIES
 
 _serial = count()
 
@@ -53,11 +55,13 @@ class LayeredModel:
     """Owns the loop over a model's layers.
 
     Raises:
-        ModelNotUsable: the decoder has no list of layers, or what follows the layers isn't one norm.
+        ModelNotUsable: the decoder has no list of layers, what follows the layers isn't one norm, or the layers
+            are recurrent and the family is not one whose states this engine is known to carry.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval().requires_grad_(False)
+        self.recurrent = _keeps_recurrent_states(model)
         self.decoder = _find_decoder(model)
         self.layers = cast(nn.ModuleList, self.decoder.layers)
         self.norm = _find_final_norm(self.decoder)
@@ -187,6 +191,22 @@ class LayeredModel:
             yield
         finally:
             self._view = None
+
+
+def _keeps_recurrent_states(model: PreTrainedModel) -> bool:
+    """Does any layer hand on more than keys and values?"""
+    if not model._is_stateful:
+        layers = DynamicCache(config=model.config).layers
+        if not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers):
+            return False
+    family = model.config.get_text_config().model_type
+    if family not in RECURRENT_FAMILIES:
+        raise ModelNotUsable(
+            f"{type(model).__name__} keeps recurrent states, and its family {family} is not one that this engine "
+            f"is known to serve rightly; give a model that attends in every layer, or one of these families: "
+            f"{', '.join(sorted(RECURRENT_FAMILIES))}"
+        )
+    return True
 
 
 def _find_decoder(model: PreTrainedModel) -> nn.Module:

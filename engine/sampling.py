@@ -1,7 +1,7 @@
 """From a row's logits to the next token. The filters are transformers' own; the order is temperature, top_k,
 top_p, min_p.
 
-- Temperature 0 is greedy: the first of the largest logits.
+- Temperature 0, or so small that it comes to the same, is greedy: the first of the largest logits.
 - With a seed, a turn's tokens depend on its logits alone, whoever else is served.
 """
 
@@ -16,6 +16,15 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+
+from engine.errors import EngineError
+
+GREEDY_BELOW = 1e-3
+"""Below this temperature logits divided by it leave float32's range, and the largest has all the chance anyway."""
+
+
+class NotDrawable(EngineError):
+    """There is no token to draw: the logits are not numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class Sampler:
     """Draws one turn's tokens."""
 
     def __init__(self, sampling: Sampling) -> None:
-        self._greedy = sampling.temperature == 0
+        self._greedy = sampling.temperature < GREEDY_BELOW
         self._filters = LogitsProcessorList() if self._greedy else _filters(sampling)
         self._generator = torch.Generator()
         if sampling.seed is None:
@@ -42,7 +51,13 @@ class Sampler:
             self._generator.manual_seed(sampling.seed)
 
     def draw(self, logits: Tensor) -> int:
-        """The next token id, from logits [V]."""
+        """The next token id, from logits [V].
+
+        Raises:
+            NotDrawable: a logit is not a number, or none is finite.
+        """
+        if bool(torch.isnan(logits).any()) or not bool(torch.isfinite(logits).any()):
+            raise NotDrawable("the model's logits are not finite; roll the agent's adapter back")
         if self._greedy:
             return int(logits.argmax())
         filtered = self._filters(torch.empty(1, 0, dtype=torch.long), logits[None])  # type: ignore[arg-type]

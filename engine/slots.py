@@ -4,11 +4,13 @@
 - A turn goes to the free slot that it shares most with, when that is at least half of what the slot holds
   (going on with a conversation, or redoing its last turn); else to an empty or the longest unused one, so
   that a shared opening does not wipe out another conversation.
+- A slot of a model with recurrent layers can be cut to its checkpoints only: what a turn shares with it is
+  rounded down to one.
 - A slot with a lesson pending is the last to be taken for something else, and never while its walk reads a
   prefix that the turn would overwrite.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 KEEP_SHARE = 0.5
@@ -21,7 +23,11 @@ BASE = "base"
 
 @dataclass(slots=True)
 class Slot:
-    """One live sequence: the token ids its cache holds, and the stable set they were served with."""
+    """One live sequence: the token ids its cache holds, and the stable set they were served with.
+
+    `checkpoints` are the lengths it can be cut to, besides none and all of what it holds; None: any length.
+    `replying` says that its last row was an output row: a single row that follows is a reply's.
+    """
 
     index: int
     stable: str = BASE
@@ -29,13 +35,23 @@ class Slot:
     busy: bool = False
     used_at: float = 0.0
     pinned_tokens: int = 0
+    checkpoints: Set[int] | None = None
+    replying: bool = False
 
     def shared_with(self, tokens: Sequence[int], stable: str) -> int:
         """How many leading rows of the prompt `tokens` need not be served again under `stable`.
 
         Its last row always does: its distribution is what the reply begins with.
         """
-        return min(common_prefix(self.tokens, tokens), len(tokens) - 1) if stable == self.stable else 0
+        if stable != self.stable:
+            return 0
+        return self.reachable(min(common_prefix(self.tokens, tokens), len(tokens) - 1))
+
+    def reachable(self, length: int) -> int:
+        """The greatest length, `length` at most, that the slot can be cut to."""
+        if self.checkpoints is None or length == len(self.tokens):
+            return length
+        return max((kept for kept in self.checkpoints if kept <= length), default=0)
 
     def can_take(self, tokens: Sequence[int], stable: str) -> bool:
         """Is the slot free, and would the turn leave a walk's prefix alone?"""
@@ -51,17 +67,17 @@ def common_prefix(held: Sequence[int], wanted: Sequence[int]) -> int:
 
 
 def choose_slot(
-    slots: Iterable[Slot], tokens: Sequence[int], stable: str, *, needed: Callable[[Slot], bool] = lambda _: False
+    slots: Iterable[Slot], tokens: Sequence[int], stable: str, *, needed: Callable[[Slot], int] = lambda _: 0
 ) -> Slot | None:
     """The slot for a turn whose prompt is `tokens`, or None when it has to wait.
 
-    `needed` tells whether a lesson is pending on what a slot holds.
+    `needed` tells how many of a slot's leading rows a pending lesson needs.
     """
+
+    def dislike(slot: Slot) -> tuple[bool, bool, int, bool, float]:
+        shared = slot.shared_with(tokens, stable)
+        goes_on = shared > 0 and shared >= KEEP_SHARE * len(slot.tokens)
+        return needed(slot) > shared, not goes_on, -shared if goes_on else 0, bool(slot.tokens), slot.used_at
+
     free = [slot for slot in slots if slot.can_take(tokens, stable)]
-    if not free:
-        return None
-    best = max(free, key=lambda slot: slot.shared_with(tokens, stable))
-    shared = best.shared_with(tokens, stable)
-    if shared and shared >= KEEP_SHARE * len(best.tokens):
-        return best
-    return min(free, key=lambda slot: (needed(slot), bool(slot.tokens), slot.used_at))
+    return min(free, key=dislike, default=None)

@@ -20,6 +20,7 @@ class ReplyText:
         self._held = ""
         self._tokens: list[int] = []
         self._decoded = 0
+        self._ends: list[int] = []
         self.text = ""
         self.stopped = False
 
@@ -27,7 +28,15 @@ class ReplyText:
         """Take the next token; returns the text that has become certain."""
         self._tokens.append(token)
         piece = self._stream.step(self._tokenizer, token)
-        return self._take(piece) if piece else ""
+        text = self._take(piece) if piece else ""
+        self._ends.append(self._decoded)
+        return text
+
+    def kept_tokens(self, count: int) -> int:
+        """How many of the reply's `count` tokens make its text: all, but for those of a stop string."""
+        if not self.stopped:
+            return count
+        return sum(end <= len(self.text) for end in self._ends)
 
     def finish(self) -> str:
         """The text still held back, half a character included, now that no token follows."""

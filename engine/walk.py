@@ -25,6 +25,7 @@ from engine.lora import RowPlan, Use
 from engine.loss import LabelledRows, SliceLoss, loss_slices
 from engine.memory import resident_bytes
 from engine.model import LayeredModel, Program
+from engine.recurrent import LessonStates
 from engine.shadow import Shadow, StepTaken
 
 
@@ -38,6 +39,7 @@ class Lesson:
     rows: LabelledRows
     served_uses: tuple[Use, ...] = ()
     served_states: Tensor | None = None
+    prefix_states: LessonStates | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,11 @@ class Walk:
     def _record(self) -> Program:
         lesson = self.lesson
         view = LessonView(
-            self._store, layers=len(self._model.layers), slot=lesson.slot, prefix_tokens=lesson.start
+            self._store,
+            layers=len(self._model.layers),
+            slot=lesson.slot,
+            prefix_tokens=lesson.start,
+            states=lesson.prefix_states,
         )
         tokens = torch.tensor([lesson.tokens])
         positions = torch.arange(lesson.start, lesson.start + len(lesson.tokens))[None]

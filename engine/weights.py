@@ -30,9 +30,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model in memory with its tokenizer. `end_tokens` end a reply; `directory` is where the weights lie."""
+    """A model in memory with its tokenizer.
+
+    `identity` tells it from other models, so that adapters are not put on a base they were not made for;
+    `end_tokens` end a reply; `directory` is where the weights lie, or a hub id.
+    """
 
     name: str
+    identity: str
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     end_tokens: frozenset[int]
@@ -65,7 +70,12 @@ def load_model(source: str | None, *, cache: Path, say: Say = lambda _line: None
         ) from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ModelNotUsable(f"{name} has no fast tokenizer; convert it to tokenizer.json first")
-    return LoadedModel(name, model, tokenizer, _end_tokens(model, tokenizer), directory)
+    end_tokens = _end_tokens(model, tokenizer)
+    if not end_tokens:
+        raise ModelNotUsable(
+            f"{name} names no token that ends a reply; add eos_token_id to its generation_config.json"
+        )
+    return LoadedModel(name, _identity(directory), model, tokenizer, end_tokens, directory)
 
 
 def bundled_gguf() -> Path:
@@ -133,6 +143,16 @@ def _convert(path: Path, target: Path) -> None:
     tokenizer.save_pretrained(target)
     if model.generation_config is not None:
         model.generation_config.save_pretrained(target)
+
+
+def _identity(directory: str) -> str:
+    """A hash of the configuration and of the weight files' names and sizes; a hub id is itself."""
+    if not Path(directory).is_dir():
+        return directory
+    digest = hashlib.sha256((Path(directory) / "config.json").read_bytes())
+    for path in sorted(Path(directory).glob("*.safetensors")):
+        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+    return digest.hexdigest()
 
 
 def _end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from store.chain import GENESIS, canonical, row_sha
 from store.clock import now_us
-from store.errors import BadPage
+from store.errors import BadPage, Unknown
 from store.records import Entry, LedgerRow
 from store.rows import columns_of, record_of
 from store.tables import LedgerTable
@@ -69,6 +69,14 @@ def append_all(session: Session, entries: Sequence[Entry], *, at_us: int | None 
     if rows:
         session.execute(insert(LedgerTable), [columns_of(row) for row in rows])
     return rows
+
+
+def row_of(session: Session, seq: int) -> LedgerRow:
+    """The row of that number. Raises `Unknown` when there is none."""
+    row = session.get(LedgerTable, seq)
+    if row is None:
+        raise Unknown("ledger row", str(seq))
+    return record_of(LedgerRow, row)
 
 
 def page(

@@ -57,6 +57,17 @@ def begin_ride(session: Session, lesson_id: str, *, turn: str | None) -> None:
     ledger.append(session, _told(row, state=row.state, ridden_turn=turn))
 
 
+def end_ride(session: Session, lesson_id: str) -> None:
+    """The ride ended without a decision: the lesson waits again. One that had not begun its ride just waits on."""
+    row = lesson_in(session, lesson_id, UNFINISHED)
+    if row.state is LessonState.PLANNED:
+        return
+    cut_off = row.ridden_turn
+    row.ridden_turn = None
+    move_lesson(session, row, LessonState.PLANNED)
+    ledger.append(session, _told(row, state=row.state, why="the ride ended early", ridden_turn=cut_off))
+
+
 def refuse_lesson(
     session: Session, lesson_id: str, *, code: str, message: str, position: int | None = None
 ) -> None:

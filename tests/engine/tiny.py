@@ -39,11 +39,67 @@ FAMILIES: dict[str, dict[str, object]] = {
     "granite": BASE | {"logits_scaling": 3.0},
 }
 
+LINEAR: dict[str, object] = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+DELTA = LINEAR | {
+    "linear_num_value_heads": 6,
+    "linear_num_key_heads": 3,
+    "linear_key_head_dim": 5,
+    "linear_value_head_dim": 7,
+}
+SHORT_CONV: dict[str, object] = {"layer_types": ["conv", "full_attention", "conv"], "conv_L_cache": 3}
+SHARED_EXPERT = EXPERTS | {"shared_expert_intermediate_size": 24}
+STRONG: dict[str, object] = {"initializer_range": 0.1}  # at the default a mamba state hardly shows in the logits
+MAMBA: dict[str, object] = STRONG | {
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_d_state": 5,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 7,
+}
+RECURRENT: dict[str, dict[str, object]] = {
+    "qwen3_5_text": BASE | DELTA,
+    "qwen3_5_moe_text": BASE | DELTA | SHARED_EXPERT,
+    "qwen3_next": BASE | DELTA | SHARED_EXPERT,
+    "olmo_hybrid": BASE | DELTA,
+    "lfm2": BASE | SHORT_CONV,
+    "lfm2_moe": BASE | SHORT_CONV | EXPERTS | {"num_dense_layers": 1},
+    "mamba2": {
+        "hidden_size": 48,
+        "num_hidden_layers": 3,
+        "vocab_size": VOCABULARY,
+        "num_heads": 6,
+        "head_dim": 16,
+        "state_size": 5,
+        "n_groups": 2,
+        "chunk_size": 7,
+        "pad_token_id": 0,
+    },
+    "granitemoehybrid": BASE
+    | MAMBA
+    | LINEAR
+    | {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 24},
+    "falcon_h1": BASE | MAMBA | {"mamba_d_ssm": 48, "mamba_d_head": 8},
+    "nemotron_h": {key: value for key, value in BASE.items() if key != "num_hidden_layers"}
+    | STRONG
+    | {
+        "layers_block_type": ["linear_attention", "full_attention", "moe", "linear_attention", "mlp"],
+        "mamba_num_heads": 6,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 5,
+        "n_groups": 2,
+        "chunk_size": 7,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+        "moe_shared_expert_intermediate_size": 24,
+    },
+}
+
 
 def tiny_model(family: str = "llama", *, seed: int = 0) -> PreTrainedModel:
     """A random model of a family, the same each time."""
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **FAMILIES[family]))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **(FAMILIES | RECURRENT)[family]))
     assert isinstance(model, PreTrainedModel)
     model.eval()
     return model
@@ -108,18 +164,19 @@ def reference_gradient(
     peft_model: PeftModel, sequence: Sequence[int], first_target: int, weights: Sequence[float] | None = None
 ) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradient of sequence[first_target:] given the prefix's keys and values, computed without the
-    adapter and detached: plain PEFT, one graph, autograd.
+    adapter and detached: plain PEFT, one graph, autograd, transformers' own cache.
     """
     prefix, run = sequence[: first_target - 1], sequence[first_target - 1 : -1]
-    cache = DynamicCache()
+    peft_model.zero_grad()
+    cache = DynamicCache(config=peft_model.config)
     if prefix:
         with torch.no_grad(), peft_model.disable_adapter():
             peft_model(input_ids=torch.tensor([prefix]), cache=cache, use_cache=True)
-    logits = peft_model(input_ids=torch.tensor([run]), cache=cache, use_cache=True).logits[0]
-    losses = F.cross_entropy(logits, torch.tensor(sequence[first_target:]), reduction="none")
-    loss = (losses * torch.tensor(weights or [1.0] * len(run))).sum() / len(run)
-    peft_model.zero_grad()
-    loss.backward()
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():  # recurrent states are updated in place
+        logits = peft_model(input_ids=torch.tensor([run]), cache=cache, use_cache=True).logits[0]
+        losses = F.cross_entropy(logits, torch.tensor(sequence[first_target:]), reduction="none")
+        loss = (losses * torch.tensor(weights or [1.0] * len(run))).sum() / len(run)
+        loss.backward()
     named = peft_model.named_parameters()
     return loss.item(), {
         name.replace(".default.weight", ".weight"): parameter.grad.clone()
