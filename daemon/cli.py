@@ -100,13 +100,14 @@ def _add_url(parser: argparse.ArgumentParser) -> None:
 
 def _serve(given: argparse.Namespace) -> int:
     settings = _settings(given)
-    from daemon.service import ServiceFailed, serve  # noqa: PLC0415 - torch is loaded here, not for --help
+    from daemon.errors import SnapshotDamaged  # noqa: PLC0415 - torch is loaded here, not for --help
+    from daemon.service import ServiceFailed, serve  # noqa: PLC0415
     from engine.errors import EngineError  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 
     try:
         serve(settings)
-    except (ServiceFailed, EngineError, StoreError, OSError) as error:
+    except (ServiceFailed, SnapshotDamaged, EngineError, StoreError, OSError) as error:
         return _fail(str(error))
     return 0
 

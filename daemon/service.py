@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -35,6 +36,7 @@ from engine.orders import LessonEnded, LessonStarted
 from engine.shadow import OptimizerSettings
 from engine.weights import LoadedModel, load_model
 from signals.policy import Policy
+from signals.records import Origin
 from store import adapters as stored_adapters
 from store.clock import now_us
 from store.store import Store
@@ -50,8 +52,19 @@ class ServiceFailed(Exception):
     """The service stopped by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What is composed around a lane that is loaded."""
+
+    snapshots: Snapshots
+    learner: Learner
+    boarding: Boarding
+    intake: Intake
+    app: web.Application
+
+
 class Service:
-    """One lane with its store, composed. Made on the event loop that will run it."""
+    """One lane with its store. Made on the event loop that will run it."""
 
     def __init__(
         self, settings: Settings, store: Store, *, say: Say, on_failure: Callable[[BaseException], None]
@@ -59,90 +72,73 @@ class Service:
         self._settings = settings
         self._store = store
         self._say = say
-        self._snapshots = Snapshots(settings.data_dir)
         self._optimizer = OptimizerSettings(name=settings.optimizer, lr=settings.lr)
         self._model: LoadedModel | None = None
+        self._parts: _Parts | None = None
         self._on_failure = on_failure
-        self._lane = LaneThread(self._load, on_lesson=self._on_lesson, on_failure=on_failure)
-        self._rides = Rides(self._lane)
-        self._adapters = AgentAdapters(store, self._lane, self._snapshots)
-        self._learner = Learner(
-            store,
-            self._rides,
-            self._adapters,
-            self._snapshots,
-            optimizer=self._optimizer,
-        )
-        self._boarding = Boarding(
-            self._lane,
-            self._rides,
-            self._adapters,
-            self._learner,
-            idle_seconds=settings.idle_seconds,
-            ttl_seconds=settings.lesson_ttl_seconds,
-        )
+        self.lane = LaneThread(self._load, on_lesson=self._on_lesson, on_failure=on_failure)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
-        """Serve for as long as the block runs; gives the URL."""
+        """Serve for as long as the block runs; gives the URL.
+
+        Raises:
+            SnapshotDamaged: an agent's adapters are damaged, or were made for another model or rank.
+        """
         started_at_us = now_us()
-        await self._lane.start()
+        await self.lane.start()
         try:
-            intake, app = await self._compose(started_at_us)
-            await self._sweep()
-            await intake.recover()
-            async with self._learning():
-                async with _listening(app, self._settings) as url:
+            parts = self._parts = await self._compose(started_at_us)
+            await self._check_adapters(parts.snapshots)
+            await parts.intake.recover()
+            async with _owned(self._watched(parts.learner.follow()), self._watched(parts.boarding.fill_gaps())):
+                parts.boarding.stir()
+                async with _listening(parts.app, self._settings) as url:
                     yield url
-                await self._lane.close()
-                await self._learner.settled()
+                await self.lane.close()
+                await parts.learner.settled()
         finally:
-            await self._lane.close()
+            await self.lane.close()
 
-    @asynccontextmanager
-    async def _learning(self) -> AsyncIterator[None]:
-        """The learner's tasks, for as long as the block runs."""
-        tasks = [
-            asyncio.create_task(self._watched(self._learner.follow())),
-            asyncio.create_task(self._watched(self._boarding.fill_gaps())),
-        ]
-        self._boarding.stir()
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _compose(self, started_at_us: int) -> tuple[Intake, web.Application]:
-        model, lane = self._loaded(), self._lane
+    async def _compose(self, started_at_us: int) -> _Parts:
+        settings, store, lane, model = self._settings, self._store, self.lane, self._loaded()
         context_tokens = await lane.call(lambda own: own.engine.settings.context_tokens)
-        chat = HuggingFaceChat(model.tokenizer, model.end_tokens)
+        chat, rides = HuggingFaceChat(model.tokenizer, model.end_tokens), Rides(lane)
+        made_for = {"model": model.identity, "rank": str(settings.rank), "alpha": str(settings.alpha)}
+        snapshots = Snapshots(settings.data_dir, made_for=made_for)
+        adapters = AgentAdapters(store, lane, snapshots)
+        learner = Learner(store, rides, adapters, snapshots, optimizer=self._optimizer)
+        boarding = Boarding(
+            lane,
+            rides,
+            adapters,
+            learner,
+            idle_seconds=settings.idle_seconds,
+            ttl_seconds=settings.lesson_ttl_seconds,
+        )
         intake = Intake(
-            self._store,
-            self._rides,
-            self._adapters,
-            self._learner,
+            store,
+            rides,
+            adapters,
+            learner,
             chat,
-            policy=Policy(
-                agents=frozenset(self._settings.learn),
-                untrusted_origins=frozenset(self._settings.untrusted),
-            ),
+            policy=_policy(settings),
             context_tokens=context_tokens,
             started_at_us=started_at_us,
         )
         turns = Turns(
-            self._store,
+            store,
             lane,
-            self._adapters,
-            self._rides,
-            self._boarding,
+            adapters,
+            rides,
+            boarding,
             end_tokens=model.end_tokens,
             context_tokens=context_tokens,
         )
-        exports = self._settings.data_dir / "exports"
-        routes = Routes(self._store, lane, intake, self._boarding, self._learner, self._adapters, exports=exports)
-        return intake, application(routes, ChatCompletions(turns, chat, model=model.name))
+        exports = settings.data_dir / "exports"
+        routes = Routes(store, lane, intake, boarding, learner, adapters, exports=exports)
+        app = application(routes, ChatCompletions(turns, chat, model=model.name))
+        return _Parts(snapshots, learner, boarding, intake, app)
 
     def _load(self) -> Lane:
         """Load the model; runs on the lane's thread."""
@@ -168,7 +164,8 @@ class Service:
         return self._model
 
     def _on_lesson(self, event: LessonStarted | LessonEnded) -> None:
-        self._learner.on_lesson(event)
+        assert self._parts is not None, "a lesson before anything could have ordered one"
+        self._parts.learner.on_lesson(event)
 
     async def _watched(self, work: Coroutine[object, object, None]) -> None:
         """A task's border: what it raises stops the service."""
@@ -178,13 +175,31 @@ class Service:
             logger.exception("a task of the service failed")
             self._on_failure(error)
 
-    async def _sweep(self) -> None:
-        """Delete the snapshots that a crash left without a ledger row."""
-        named = set()
+    async def _check_adapters(self, snapshots: Snapshots) -> None:
+        """Refuse adapters that were made for something else; delete snapshots that nothing names."""
+        named: set[str] = set()
         for agent in await self._store.read(stored_adapters.agents_with_adapters):
             kept = await self._store.read(stored_adapters.adapters_of, agent)
+            await asyncio.to_thread(snapshots.check, kept.shadow.snapshot)
             named |= {kept.shadow.snapshot, *(version.snapshot for version in kept.versions)}
-        await asyncio.to_thread(self._snapshots.sweep, named)
+        await asyncio.to_thread(snapshots.sweep, named)
+
+
+def _policy(settings: Settings) -> Policy:
+    origins = frozenset(Origin(origin) for origin in settings.untrusted)
+    return Policy(agents=frozenset(settings.learn), untrusted_origins=origins)
+
+
+@asynccontextmanager
+async def _owned(*work: Coroutine[object, object, None]) -> AsyncIterator[None]:
+    """Run tasks for as long as the block does, and see each to its end."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def serve(settings: Settings) -> None:

@@ -3,6 +3,7 @@
 - A file appears under its name only once its bytes are on disk (written aside, synced, renamed, directory
   synced), so a ledger row that names it never points at half a file.
 - A name is the hash of the content: writing the same snapshot twice is one file, and a read is checked.
+- A snapshot says what model, rank and alpha it was made for, and is read for no other.
 """
 
 import os
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -22,8 +24,9 @@ _FOLDER = "adapters"
 class Snapshots:
     """The snapshot files under a data directory. Names are relative to it."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, made_for: Mapping[str, str]) -> None:
         self._root = data_dir
+        self._made_for = {"format": "pt", **made_for}
         (data_dir / _FOLDER).mkdir(parents=True, exist_ok=True)
 
     def write(self, tensors: Mapping[str, Tensor]) -> str:
@@ -35,7 +38,7 @@ class Snapshots:
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix="writing-")
         os.close(handle)
         try:
-            save_file(dict(tensors), aside)
+            save_file(dict(tensors), aside, metadata=self._made_for)
             _sync(Path(aside))
             Path(aside).replace(target)
             _sync(target.parent)
@@ -49,13 +52,30 @@ class Snapshots:
         Raises:
             SnapshotDamaged: the file is missing, or holds something else than its name says.
         """
-        path = self._root / name
-        if not path.is_file():
-            raise SnapshotDamaged(f"the snapshot {name} is missing from {self._root}; restore it from a backup")
+        path = self.check(name)
         tensors = load_file(path)
         if tensors_sha256(tensors) != path.stem:
             raise SnapshotDamaged(f"the snapshot {name} in {self._root} has changed; restore it from a backup")
         return tensors
+
+    def check(self, name: str) -> Path:
+        """The snapshot's file.
+
+        Raises:
+            SnapshotDamaged: it is missing, or was made for another model, rank or alpha.
+        """
+        path = self._root / name
+        if not path.is_file():
+            raise SnapshotDamaged(f"the snapshot {name} is missing from {self._root}; restore it from a backup")
+        with safe_open(path, framework="pt") as file:
+            found = file.metadata() or {}
+        for key, value in self._made_for.items():
+            if found.get(key) != value:
+                raise SnapshotDamaged(
+                    f"the adapters in {self._root} were made for {key} {found.get(key)}, this lane has {key} "
+                    f"{value}; start it as before, or with another --data-dir"
+                )
+        return path
 
     def delete(self, name: str) -> None:
         """Delete a snapshot that nothing names any more."""

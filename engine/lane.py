@@ -12,7 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
@@ -22,13 +22,13 @@ from engine.duty import DutyMeter
 from engine.engine import Engine
 from engine.errors import LessonRefused, TurnRejected
 from engine.lesson_queue import Boarding, LessonQueue
+from engine.live_turn import LiveTurn
 from engine.orders import (
     EndReason,
     Event,
     LessonEnded,
     LessonOrder,
     LessonStarted,
-    TokenServed,
     TurnEnded,
     TurnOrder,
     TurnStarted,
@@ -39,25 +39,6 @@ from engine.text import ReplyText
 from engine.walk import Walk
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Live:
-    """A turn on its slot."""
-
-    order: TurnOrder
-    slot: Slot
-    cached_tokens: int
-    submitted_at: float
-    sampler: Sampler
-    text: ReplyText
-    reply: list[int] = field(default_factory=list)
-    first_token_at: float | None = None
-
-    @property
-    def prompt_left(self) -> int:
-        """How many prompt tokens have not been served yet."""
-        return max(0, len(self.order.tokens) - len(self.slot.tokens))
 
 
 @dataclass(slots=True)
@@ -86,7 +67,7 @@ class Lane:
         self._tokenizer = tokenizer
         self._clock = clock
         self._queue: deque[tuple[TurnOrder, float]] = deque()
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, LiveTurn] = {}
         self._lessons = LessonQueue()
         self._walking: _Walking | None = None
         self._prefill_next = True
@@ -198,7 +179,7 @@ class Lane:
         else:
             self.engine.rekey(slot.index, order.stable)
         slot.busy = True
-        self._live[order.id] = _Live(
+        self._live[order.id] = LiveTurn(
             order, slot, shared, submitted_at, Sampler(order.sampling), ReplyText(self._tokenizer, order.stop)
         )
         self._events.append(TurnStarted(order.id, slot.index, shared))
@@ -267,36 +248,15 @@ class Lane:
             else:
                 self._take_token(turn, token)
 
-    def _take_token(self, live: _Live, token: int) -> None:
-        live.reply.append(token)
-        if live.first_token_at is None:
-            live.first_token_at = self._clock()
-        ended = token in live.order.end_tokens
-        text = "" if ended else live.text.push(token)
-        self._events.append(TokenServed(live.order.id, token, text))
-        full = len(live.slot.tokens) >= self.engine.settings.context_tokens
-        if ended or live.text.stopped:
-            self._end(live, "stop")
-        elif full or len(live.reply) >= live.order.max_tokens:
-            self._end(live, "length")
+    def _take_token(self, live: LiveTurn, token: int) -> None:
+        self._events.append(live.take(token, now=self._clock()))
+        reason = live.reason_to_end(context_tokens=self.engine.settings.context_tokens)
+        if reason is not None:
+            self._end(live, reason)
 
-    def _end(self, live: _Live, reason: EndReason, *, error: str | None = None) -> None:
-        rest = "" if live.text.stopped else live.text.finish()
-        first, now = live.first_token_at, self._clock()
-        self._events.append(
-            TurnEnded(
-                turn=live.order.id,
-                reason=reason,
-                text=rest,
-                reply=live.text.text,
-                reply_tokens=tuple(live.reply[: live.text.kept_tokens(len(live.reply))]),
-                slot=live.slot.index,
-                cached_tokens=live.cached_tokens,
-                first_token_seconds=None if first is None else first - live.submitted_at,
-                total_seconds=now - live.submitted_at,
-                error=error,
-            )
-        )
+    def _end(self, live: LiveTurn, reason: EndReason, *, error: str | None = None) -> None:
+        now = self._clock()
+        self._events.append(live.end(reason, now=now, error=error))
         live.slot.busy, live.slot.used_at = False, now
         del self._live[live.order.id]
 

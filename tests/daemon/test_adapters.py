@@ -68,7 +68,7 @@ async def test_a_rollback_serves_the_version_again_and_moves_the_shadow_back(run
     again = await running.ask("who lit the lighthouse?")
     assert again["adapter"] == f"{AGENT}@1"
     assert again["choices"] == served["choices"]
-    sha = await running.service._lane.call(lambda lane: lane.engine.shadows[shadow_name(AGENT)].sha256())
+    sha = await running.service.lane.call(lambda lane: lane.engine.shadows[shadow_name(AGENT)].sha256())
     assert sha == first
 
 
@@ -112,7 +112,7 @@ async def test_an_export_loads_in_peft_and_gives_the_logits_that_were_served(
         status, exported = await running.post(f"/adapters/{AGENT}/export", {"directory": "mine", "version": 1})
         assert status == 200, exported
         await running.ask("who lit the lighthouse?")
-        tokens, logits = await running.service._lane.call(
+        tokens, logits = await running.service.lane.call(
             lambda lane: next(
                 (list(slot.tokens), lane.engine.served_logits(slot.index, len(slot.tokens) - 1))
                 for slot in lane.engine.slots

@@ -236,7 +236,7 @@ async def test_a_shadow_gone_wild_is_refused_as_nonfinite_and_serving_goes_on(ru
         with torch.no_grad():
             next(iter(lane.engine.bank.parameters(shadow_name(AGENT)).values())).fill_(torch.nan)
 
-    await running.service._lane.call(poison)
+    await running.service.lane.call(poison)
     await corrected(running)
     answer = await go_on(running)
     assert [lesson["code"] for lesson in answer["learn"]["lessons"]] == ["nonfinite_loss"]

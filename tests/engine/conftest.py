@@ -25,12 +25,6 @@ def engine() -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
-def model_cache() -> Path:
-    """Where converted weights are kept between runs."""
-    return Path(__file__).parents[2] / ".venv" / "models"
-
-
-@pytest.fixture(scope="session")
 def smollm(model_cache: Path) -> LoadedModel:
     """The bundled model."""
     return load_model(None, cache=model_cache)

@@ -1,0 +1,93 @@
+"""The house keeps its shape: who may import whom, what a file is like, and whose name `daemon` is."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import daemon
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("daemon", "engine", "signals", "store", "migrations")
+ARROWS = {
+    "daemon": {"engine", "signals", "store"},
+    "store": {"signals", "migrations"},
+    "engine": set[str](),
+    "signals": set[str](),
+    "migrations": {"store"},
+}
+LIBRARIES = {
+    "engine": {"torch", "transformers", "peft", "safetensors", "tokenizers"},
+    "signals": {"pydantic"},
+    "store": {"sqlalchemy", "alembic"},
+    "migrations": {"sqlalchemy", "alembic"},
+}
+MOST_LINES = 330
+"""Around 300: a file that outgrows it holds two ideas."""
+
+
+def files(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules a file imports, in full."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_the_rooms_its_arrows_point_to(room: str) -> None:
+    reached = {name.split(".")[0] for path in files(room) for name in imports(path)} & set(ROOMS)
+    assert reached - {room} <= ARROWS[room]
+
+
+@pytest.mark.parametrize("room", LIBRARIES)
+def test_a_room_knows_only_the_libraries_that_are_its_business(room: str) -> None:
+    reached = {name.split(".")[0] for path in files(room) for name in imports(path)}
+    foreign = reached - set(ROOMS) - set(sys.stdlib_module_names) - {"_typeshed"}
+    assert foreign <= LIBRARIES[room]
+
+
+def test_the_store_knows_the_signals_records_only_and_migrations_the_tables_only() -> None:
+    signals = {name for path in files("store") for name in imports(path) if name.startswith("signals")}
+    tables = {name for path in files("migrations") for name in imports(path) if name.startswith("store")}
+    assert signals <= {"signals.records"}
+    assert tables <= {"store.tables"}
+
+
+def test_a_migration_imports_nothing_of_todays_code() -> None:
+    versions = [path for path in files("migrations") if path.parent.name == "versions"]
+    assert len(versions) > 1
+    assert not {name.split(".")[0] for path in versions for name in imports(path)} & set(ROOMS)
+
+
+@pytest.mark.parametrize("path", [path for room in ROOMS for path in files(room)], ids=lambda path: path.name)
+def test_a_file_says_what_it_is_and_stays_small(path: Path) -> None:
+    text = path.read_text()
+    if path.parent.name == "versions" and path.name == "__init__.py":
+        return
+    assert ast.get_docstring(ast.parse(text)), f"{path} does not say what it is"
+    assert len(text.splitlines()) <= MOST_LINES
+
+
+def test_the_daemon_that_is_imported_is_ours() -> None:
+    assert Path(daemon.__file__).is_relative_to(ROOT)
+
+
+def test_the_command_lines_help_loads_no_torch() -> None:
+    code = (
+        "import sys, daemon.cli\n"
+        "try: daemon.cli.main(['serve', '--help'])\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'transformers', 'sqlalchemy'} & set(sys.modules), 'heavy'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "--repack" in done.stdout
