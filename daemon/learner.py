@@ -173,13 +173,13 @@ class Learner:
             "The lesson could not be recorded and was taken back; the service's log says why. "
             "It is taken up again when the service starts."
         )
-        facts = {"code": str(RefusalCode.CANCELLED), "message": message, "position": None}
-        self._rides.end(pending.fate("refused", **facts))
         walking = [pending.id, *(other.id for other in self._rides.riding(pending.agent))]
         try:
             await self._adapters.restore_head(pending.agent, cancelling=walking)
         except Exception:  # the next commit will not follow the head, and comes here again
             logger.exception("the shadow of %s could not be put back", pending.agent)
+        facts = {"code": str(RefusalCode.CANCELLED), "message": message, "position": None}
+        self._rides.end(pending.fate("refused", **facts))
 
     async def _drop_snapshot(self, agent: str, name: str) -> None:
         """Delete the head's former snapshot, unless a version is made of it. A start sweeps what is missed."""
