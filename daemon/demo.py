@@ -7,6 +7,7 @@ and every figure in the table was reported by this very run.
 import json
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,8 +136,9 @@ def _learn(agent: Agent, turn: str, told: Told) -> None:
         if number == 0:
             agent.signal("engram", turn=next_turn, message=2, quote="Oona Brask", origin="human")
         told.lessons += [lesson for lesson in answer.learn["lessons"] if lesson["status"] == "learned"]
-        _say(f"she goes on; {len(told.lessons)} lessons learned, the last at loss {told.lessons[-1]['loss']:.3f}")
-        if min(lesson["loss"] for lesson in told.lessons if lesson["kind"] == "correction") < ENOUGH_LOSS:
+        losses = [lesson["loss"] for lesson in told.lessons if lesson["kind"] == "correction"]
+        _say(f"she goes on; {len(told.lessons)} lessons learned" + (f", loss {losses[-1]:.3f}" if losses else ""))
+        if losses and losses[-1] < ENOUGH_LOSS:
             return
 
 
@@ -170,7 +172,8 @@ def _show(told: Told) -> None:
     lines += ["", "REFUSED"]
     for row in told.refused:
         refusal = row["refusal"] or {"code": row["state"], "message": "not refused"}
-        lines.append(f"  {row['kind']:<10} {refusal['code']:<16} {refusal['message']:.110}")
+        lines.append(f"  {row['kind']:<10} {refusal['code']}")
+        lines += textwrap.wrap(str(refusal["message"]), 100, initial_indent=" " * 13, subsequent_indent=" " * 13)
     lines += [
         "",
         f"ASKED          {QUESTION}",

@@ -1,6 +1,7 @@
 """The house keeps its shape: who may import whom, what a file is like, and whose name `daemon` is."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("daemon", "engine", "signals", "store", "migrations")
 ARROWS = {
     "daemon": {"engine", "signals", "store"},
-    "store": {"signals", "migrations"},
+    "store": {"signals"},
     "engine": set[str](),
     "signals": set[str](),
     "migrations": {"store"},
@@ -91,3 +92,36 @@ def test_the_command_lines_help_loads_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "--repack" in done.stdout
+
+
+def test_the_readmes_tree_has_a_line_for_every_file_and_no_other() -> None:
+    tree, room, listed = (ROOT / "README.md").read_text().partition("## What is where")[2], "", set()
+    for line in tree.splitlines():
+        if line[:1].isalpha() and line.split("/")[0] in ROOMS:
+            room = line.split("/")[0]
+        elif line.startswith("  ") and line.split()[0].endswith(".py"):
+            listed.add(f"{room}/{line.split()[0]}")
+    there = {
+        str(path.relative_to(ROOT)) for room in ROOMS for path in files(room) if "migrations" not in path.parts
+    }
+    assert listed == {name for name in there if not name.endswith("__init__.py")}
+
+
+def test_every_file_that_the_architecture_names_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`((?:daemon|engine|signals|store|tests)/[\w/.]+?)`", text))
+    assert len(named) > 30
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_every_setting_that_the_readme_names_exists() -> None:
+    named = set(re.findall(r"--([a-z][a-z-]+)", (ROOT / "README.md").read_text()))
+    parser_text = subprocess.run(
+        [sys.executable, "-m", "daemon.cli", "serve", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    ).stdout
+    others = {"help", "file", "show", "version", "directory", "config"}
+    assert not [name for name in named - others if f"--{name}" not in parser_text]

@@ -69,7 +69,7 @@ async def test_a_second_service_on_the_same_data_directory_is_refused(running: R
     second = await asyncio.create_subprocess_exec(sys.executable, *given, stderr=asyncio.subprocess.PIPE)
     _, said = await second.communicate()
     assert second.returncode == 1
-    assert b"ridealong: another process" in said
+    assert b"is open for writing in process" in said
 
 
 async def test_signals_are_sent_from_a_file_and_asked_after(
