@@ -11,6 +11,7 @@ from engine.batch import Batch, Label, Row, lesson_rows, serving_rows
 from engine.engine import Engine, EngineSettings
 from engine.errors import EngineRefusal, LessonRefused
 from engine.lora import tensors_sha256
+from engine.walk import Walk
 from engine.weights import LoadedModel
 from tests.engine.conftest import SGD
 from tests.engine.tiny import finish, perturb, random_tokens, serve, start_walk, tiny_model
@@ -38,6 +39,9 @@ def serve_beside(engine: Engine, lesson: str) -> tuple[list[Tensor], list[str]]:
     run = RUN if max(RUN) < engine.model.vocabulary else []
     serve(engine, 0, PREFIX)
     serve(engine, 1, PREFIX[:7])
+    if lesson == "failed":
+        with torch.no_grad():
+            next(iter(engine.bank.parameters("shadow").values())).fill_(torch.nan)
     walk = None if lesson == "none" else start_walk(engine, 0, [*PREFIX, *run], len(PREFIX))
     logits = []
     for step in range(12):
@@ -46,10 +50,19 @@ def serve_beside(engine: Engine, lesson: str) -> tuple[list[Tensor], list[str]]:
         if walk is not None and lesson == "cancelled" and step == 6:
             walk.cancel()
         if walk is not None and not walk.ended:
-            walk.advance()
+            advance(walk, fails=lesson == "failed")
     while walk is not None and not walk.ended:
-        walk.advance()
+        advance(walk, fails=lesson == "failed")
     return logits, caches(engine)
+
+
+def advance(walk: Walk, *, fails: bool) -> None:
+    """A segment; a lesson that is to fail fails with its loss."""
+    try:
+        walk.advance()
+    except LessonRefused:
+        if not fails:
+            raise
 
 
 def fresh(model: PreTrainedModel) -> Engine:
@@ -59,7 +72,7 @@ def fresh(model: PreTrainedModel) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize("lesson", ["learned", "cancelled"])
+@pytest.mark.parametrize("lesson", ["learned", "cancelled", "failed"])
 def test_logits_and_caches_are_identical_with_a_lesson_riding_and_without(lesson: str) -> None:
     plain_logits, plain_caches = serve_beside(fresh(tiny_model()), "none")
     logits, held = serve_beside(fresh(tiny_model()), lesson)
