@@ -50,8 +50,10 @@ class Settings(BaseModel):
     ctx: int = Field(
         4096, ge=16, description="tokens of context of each slot, at most what the model was made for"
     )
-    repack: Literal["off", "serve"] = Field(
-        "off", description="serve: from oneDNN-packed weights, faster, cannot learn"
+    repack: Literal["off", "serve", "both", "auto"] = Field(
+        "auto",
+        description="pack weights for oneDNN: serve cannot learn, both can and takes twice the weights' memory, "
+        "auto is both where there is room, else off",
     )
     learn: tuple[str, ...] = Field((), description="an agent that may learn; give it again for each")
     untrusted: tuple[Literal["human", "tool", "peer", "self"], ...] = Field(

@@ -156,6 +156,7 @@ class Service:
             ),
         )
         self._model = model
+        self._say(f"weights repacked: {engine.packing.mode}, {engine.packing.nbytes / 2**20:.0f} MiB")
         self._say(f"{model.name} is ready after {time.perf_counter() - started:.1f} s")
         return Lane(engine, model.tokenizer.backend_tokenizer, duty=DutyMeter(settings.duty))
 

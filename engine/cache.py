@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from engine.attention import AttentionForm, attend
 from engine.errors import ModelNotUsable
+from engine.lesson_attention import attend_lesson
 from engine.recurrent import LessonStates, PassStates, ServingStates, StateKey
 
 
@@ -190,7 +191,7 @@ class LessonView(PassView):
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
         """Attend over the prefix as served and the run's own keys and values."""
+        prefix = None
         if self._prefix_tokens:
-            keys, values = self._store.read(layer, slot=self._slot, stop=self._prefix_tokens)
-            key, value = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
-        return attend(query, key, value, form)
+            prefix = self._store.read(layer, slot=self._slot, stop=self._prefix_tokens)
+        return attend_lesson(query, (key, value), prefix, form)

@@ -17,7 +17,6 @@ Letters: `B` slots in a pass, `T` rows a slot, `H` hidden size, `V` vocabulary, 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -29,14 +28,12 @@ from engine.errors import LessonRefused
 from engine.lora import AdapterBank, AdapterShape, Use
 from engine.loss import LabelledRows
 from engine.model import LayeredModel
-from engine.packed import pack_for_serving
+from engine.packed import Repack, repack
 from engine.passes import Pass, ends_prompt, plan_passes
 from engine.recurrent import CHECKPOINT_BYTES, LessonStates, RecurrentStates, ServingStates
 from engine.shadow import OptimizerSettings, Shadow
 from engine.slots import BASE, Slot
 from engine.walk import Lesson, Walk
-
-Repack = Literal["off", "serve"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +67,7 @@ class Engine:
     def __init__(self, model: PreTrainedModel, settings: EngineSettings) -> None:
         self.settings = settings
         self.bank = AdapterBank(model, settings.adapters)
-        if settings.repack == "serve":
-            pack_for_serving(model, self.bank)
+        self.packing = repack(model, self.bank, settings.repack)
         self.model = LayeredModel(model)
         self.store = KeyValueStore(slots=settings.slots, context_tokens=settings.context_tokens)
         self.recurrent = (
@@ -239,11 +235,11 @@ class Engine:
                 f"{held} rows; everything before a run must have been served",
                 position=held,
             )
-        if self.settings.repack == "serve":
+        if self.packing.mode == "serve":
             raise LessonRefused(
                 "repacked_weights",
                 "this lane serves from packed weights, which have no backward; "
-                "start it with --repack off to let it learn",
+                "start it with --repack both, or off, to let it learn",
             )
         if self.recurrent is not None:
             kept = {0, held, *self.recurrent.positions[run.slot]}

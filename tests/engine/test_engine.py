@@ -190,7 +190,7 @@ def test_a_lane_of_packed_weights_serves_and_refuses_lessons() -> None:
     with pytest.raises(LessonRefused) as refused:
         start_walk(packed, 0, [*PREFIX, *RUN], len(PREFIX))
     assert refused.value.code == "repacked_weights"
-    assert "--repack off" in refused.value.message
+    assert "--repack both" in refused.value.message
 
 
 def test_labels_that_are_not_one_run_are_refused_when_the_batch_is_built() -> None:
