@@ -1,12 +1,13 @@
 """Attention of a lesson's rows over two parts: the served prefix, a constant, and the run's own rows.
 
 Letters: `K` key heads, `G` query heads for each, `R` query rows, `P` prefix keys, `N` run keys (the last R of
-them stand at the queries' own positions), `D` head size, `T` keys of a tile.
+them stand at the queries' own positions), `D` head size, `T` keys of a tile, `M` = G × R.
 
 - The prefix is read in place, a tile at a time: it is neither copied nor joined to the run, and nothing that
   is kept grows with it. Its scores are computed again in the backward pass.
 - Keys and values of the prefix get no gradient, and none is computed for them.
 - The parts are merged by their log-sum-exp, as in FlashAttention (Dao et al., 2022): exact, not approximate.
+- Key heads are taken one by one: what queries share a key head share a product.
 - A layer with a sliding window reads only the tiles that its rows can see.
 """
 
@@ -18,14 +19,19 @@ import torch
 from torch import Tensor
 
 from engine.attention import AttentionForm, visible
+from engine.products import times, times_transposed
 
 PREFIX_TILE = 512
-"""Keys of a prefix tile: scores of 64 rows of 9 heads then take 1.2 MB, which stays in the cache of one core."""
+"""Keys of a prefix tile: scores of 64 rows of three heads then take 0.4 MB, which stays in one core's cache."""
+
+LEAST_WEIGHT = 1e-30
+"""Attention weights at most this are 0: beside the largest, which is 1, they are far below float32's resolution,
+and their products would be denormal numbers, which are many times slower to add and multiply."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some keys and values [K, T, D], and which of them each row sees: bool [G × R, T], or None for all."""
+    """Some keys and values [T, D] of one head, and which of them each row sees: bool [M, T], or None for all."""
 
     keys: Tensor
     values: Tensor
@@ -58,62 +64,133 @@ class _LessonAttention(torch.autograd.Function):
         prefix_values: Tensor,
         form: AttentionForm,
     ) -> Tensor:
-        rows = _grouped(query, run_keys.shape[1])  # [K, G × R, D]
-        peak, total = _start(rows, form)
-        mixed = rows.new_zeros(*rows.shape[:2], run_values.shape[3])
-        for part in _parts(query, run_keys, run_values, prefix_keys, prefix_values, form):
-            scores = _visible_scores(_scores(rows, part, form), part)
-            higher = torch.maximum(peak, scores.amax(-1, keepdim=True))
-            weights, shrink = torch.exp(scores - higher), torch.exp(peak - higher)
-            total = total * shrink + weights.sum(-1, keepdim=True)
-            mixed = mixed * shrink + weights @ part.values.to(rows.dtype)
-            peak = higher
-        output = (mixed / total).to(query.dtype).view(*query.shape[:3], -1)
+        heads = _Heads(query, run_keys, run_values, prefix_keys, prefix_values, form)
+        rows = heads.rows(query) * form.scale  # [K, M, D]
+        output = rows.new_empty(*rows.shape[:2], run_values.shape[3])
+        normalizer = rows.new_empty(*rows.shape[:2], 1)
+        for head in range(rows.shape[0]):
+            output[head], normalizer[head] = _attend_head(rows[head], heads.parts(head), heads.start(head), form)
+        attended = output.to(query.dtype).view(*query.shape[:3], -1)
         ctx.form = form
-        kept = (query, run_keys, run_values, prefix_keys, prefix_values, output, peak + total.log())
-        ctx.save_for_backward(*kept)
-        return output
+        ctx.save_for_backward(query, run_keys, run_values, prefix_keys, prefix_values, attended, normalizer)
+        return attended
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, run_keys, run_values, prefix_keys, prefix_values, output, normalizer = ctx.saved_tensors
-        form, heads = ctx.form, run_keys.shape[1]
-        rows, out = _grouped(query, heads), _grouped(gradient, heads)
-        mean = (out * _grouped(output, heads)).sum(-1, keepdim=True)
-        to_query, to_keys, to_values = torch.zeros_like(rows), run_keys, run_values
-        for part in _parts(query, run_keys, run_values, prefix_keys, prefix_values, form):
-            scores = _scores(rows, part, form)
-            weights = torch.exp(_visible_scores(scores, part) - normalizer)
-            slope = weights * (out @ part.values.to(rows.dtype).transpose(1, 2) - mean) * form.scale
-            if form.softcap is not None:
-                slope = slope * (1 - (scores / form.softcap).square())
-            to_query += slope @ part.keys.to(rows.dtype)
+        query, run_keys, run_values, prefix_keys, prefix_values, attended, normalizer = ctx.saved_tensors
+        heads = _Heads(query, run_keys, run_values, prefix_keys, prefix_values, ctx.form)
+        rows, out = heads.rows(query) * ctx.form.scale, heads.rows(gradient)
+        mean = (out * heads.rows(attended)).sum(-1, keepdim=True)  # [K, M, 1]
+        to_query = torch.empty_like(rows)
+        to_keys, to_values = (torch.empty_like(run[0], dtype=rows.dtype) for run in (run_keys, run_values))
+        for head in range(rows.shape[0]):
+            slopes = _Slopes(rows[head], out[head], mean[head], normalizer[head], ctx.form)
+            to_query[head], to_keys[head], to_values[head] = slopes.of(heads.parts(head))
+        return (
+            (to_query * ctx.form.scale).view_as(query).to(query.dtype),
+            to_keys[None].to(run_keys.dtype),
+            to_values[None].to(run_values.dtype),
+            None,
+            None,
+            None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """The inputs of one attention, to be taken apart by key head."""
+
+    query: Tensor
+    run_keys: Tensor
+    run_values: Tensor
+    prefix_keys: Tensor
+    prefix_values: Tensor
+    form: AttentionForm
+
+    @property
+    def groups(self) -> int:
+        """Query heads for each key head."""
+        return self.query.shape[1] // self.run_keys.shape[1]
+
+    def rows(self, heads_first: Tensor) -> Tensor:
+        """Rows [1, K × G, R, D] as [K, M, D], in float32 or better."""
+        wide = heads_first.dtype if heads_first.dtype == torch.float64 else torch.float32
+        return heads_first.to(wide).reshape(self.run_keys.shape[1], -1, heads_first.shape[3])
+
+    def start(self, head: int) -> tuple[Tensor, Tensor]:
+        """A head's running maximum and sum [M, 1] before any key: the sinks' scores and 1, or the least and 0."""
+        wide = torch.float64 if self.query.dtype == torch.float64 else torch.float32
+        if self.form.sinks is None:
+            peak = torch.full((self.groups * self.query.shape[2], 1), torch.finfo(wide).min, dtype=wide)
+            return peak, torch.zeros_like(peak)
+        sinks = self.form.sinks.to(wide).view(-1, self.groups)[head]
+        peak = sinks.repeat_interleave(self.query.shape[2])[:, None]
+        return peak, torch.ones_like(peak)
+
+    def parts(self, head: int) -> Iterator[_Part]:
+        """A head's prefix tiles that any row sees, then its run."""
+        rows, run, prefix = self.query.shape[2], self.run_keys.shape[2], self.prefix_keys.shape[2]
+        window, first_row = self.form.window, prefix + run - rows
+        for start in range(0 if window is None else max(0, first_row - window + 1), prefix, PREFIX_TILE):
+            stop, seen = min(start + PREFIX_TILE, prefix), None
+            if window is not None and start <= prefix + run - 1 - window:
+                positions = torch.arange(first_row, prefix + run)[:, None]
+                seen = (torch.arange(start, stop) > positions - window).repeat(self.groups, 1)
+            yield _part(self.prefix_keys[0, head, start:stop], self.prefix_values[0, head, start:stop], seen)
+        causal = visible(rows, run, window).repeat(self.groups, 1)
+        yield _part(self.run_keys[0, head], self.run_values[0, head], causal, of_run=True)
+
+
+def _part(keys: Tensor, values: Tensor, seen: Tensor | None, *, of_run: bool = False) -> _Part:
+    wide = keys.dtype if keys.dtype == torch.float64 else torch.float32
+    return _Part(keys.to(wide).contiguous(), values.to(wide).contiguous(), seen, of_run)
+
+
+def _attend_head(
+    rows: Tensor, parts: Iterator[_Part], start: tuple[Tensor, Tensor], form: AttentionForm
+) -> tuple[Tensor, Tensor]:
+    """One head's attention of scaled rows [M, D] over its parts: mixed values [M, D] and log-sum-exp [M, 1]."""
+    peak, total = start
+    mixed: Tensor | float = 0.0
+    for part in parts:
+        scores = _visible_scores(_scores(rows, part, form), part)
+        higher = torch.maximum(peak, scores.amax(-1, keepdim=True))
+        weights, shrink = _weights(scores, higher), torch.exp(peak - higher)
+        total = total * shrink + weights.sum(-1, keepdim=True)
+        mixed = mixed * shrink + times(weights, part.values)
+        peak = higher
+    return mixed / total, peak + total.log()
+
+
+@dataclass(frozen=True, slots=True)
+class _Slopes:
+    """One head's backward pass: scaled rows, output gradient [M, D], its mean and the normalizer [M, 1]."""
+
+    rows: Tensor
+    out: Tensor
+    mean: Tensor
+    normalizer: Tensor
+    form: AttentionForm
+
+    def of(self, parts: Iterator[_Part]) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of scaled rows [M, D] and of the run's keys and values [N, D]."""
+        to_rows = torch.zeros_like(self.rows)
+        to_keys = to_values = self.rows
+        for part in parts:
+            scores = _scores(self.rows, part, self.form)
+            weights = _weights(_visible_scores(scores, part), self.normalizer)
+            slope = times_transposed(self.out, part.values).sub_(self.mean).mul_(weights)
+            if self.form.softcap is not None:
+                slope = slope * (1 - (scores / self.form.softcap).square())
+            to_rows += times(slope, part.keys)
             if part.of_run:
-                to_keys = (slope.transpose(1, 2) @ rows)[None].to(run_keys.dtype)
-                to_values = (weights.transpose(1, 2) @ out)[None].to(run_values.dtype)
-        return to_query.view_as(query).to(query.dtype), to_keys, to_values, None, None, None
-
-
-def _grouped(heads_first: Tensor, key_heads: int) -> Tensor:
-    """[1, K × G, R, D] as [K, G × R, D], in float32 or better: what shares a key head shares a product."""
-    wide = heads_first.dtype if heads_first.dtype == torch.float64 else torch.float32
-    return heads_first.to(wide).reshape(key_heads, -1, heads_first.shape[3])
-
-
-def _start(rows: Tensor, form: AttentionForm) -> tuple[Tensor, Tensor]:
-    """The running maximum and sum [K, G × R, 1] before any key: a sink's score and 1, or the least and 0."""
-    if form.sinks is None:
-        peak = rows.new_full((*rows.shape[:2], 1), torch.finfo(rows.dtype).min)
-        return peak, torch.zeros_like(peak)
-    groups = form.sinks.numel() // rows.shape[0]
-    sinks = form.sinks.to(rows.dtype).view(rows.shape[0], groups, 1)
-    peak = sinks.expand(-1, -1, rows.shape[1] // groups).reshape(*rows.shape[:2], 1)
-    return peak, torch.ones_like(peak)
+                to_keys, to_values = slope.t() @ self.rows, weights.t() @ self.out
+        return to_rows, to_keys, to_values
 
 
 def _scores(rows: Tensor, part: _Part, form: AttentionForm) -> Tensor:
-    """Scores [K, G × R, T], capped where the layer caps them, before anything is masked."""
-    scores = rows @ part.keys.to(rows.dtype).transpose(1, 2) * form.scale
+    """Scores [M, T] of scaled rows, capped where the layer caps them, before anything is masked."""
+    scores = times_transposed(rows, part.keys)
     return scores if form.softcap is None else torch.tanh(scores / form.softcap) * form.softcap
 
 
@@ -121,25 +198,6 @@ def _visible_scores(scores: Tensor, part: _Part) -> Tensor:
     return scores if part.seen is None else scores.masked_fill(~part.seen, -torch.inf)
 
 
-def _parts(
-    query: Tensor,
-    run_keys: Tensor,
-    run_values: Tensor,
-    prefix_keys: Tensor,
-    prefix_values: Tensor,
-    form: AttentionForm,
-) -> Iterator[_Part]:
-    """The prefix's tiles that any row sees, then the run."""
-    rows, run, prefix = query.shape[2], run_keys.shape[2], prefix_keys.shape[2]
-    groups = query.shape[1] // run_keys.shape[1]
-    first_row = prefix + run - rows
-    first = 0 if form.window is None else max(0, first_row - form.window + 1)
-    for start in range(first, prefix, PREFIX_TILE):
-        stop = min(start + PREFIX_TILE, prefix)
-        seen = None
-        if form.window is not None and start <= prefix + run - 1 - form.window:
-            positions = torch.arange(first_row, prefix + run)[:, None]
-            seen = (torch.arange(start, stop) > positions - form.window).repeat(groups, 1)
-        yield _Part(prefix_keys[0, :, start:stop], prefix_values[0, :, start:stop], seen)
-    causal = visible(rows, run, form.window).repeat(groups, 1)
-    yield _Part(run_keys[0], run_values[0], causal, of_run=True)
+def _weights(scores: Tensor, normalizer: Tensor) -> Tensor:
+    """The exponential of scores less the normalizer, in which what cannot count is 0."""
+    return torch.threshold_((scores - normalizer).exp_(), LEAST_WEIGHT, 0.0)

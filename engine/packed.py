@@ -120,7 +120,7 @@ def _has_room(model: PreTrainedModel, bank: AdapterBank) -> bool:
     """Is there memory for two packs of every weight, on top of what is in use now?"""
     head = model.get_output_embeddings()
     linears = [layer.base_layer for layer in bank.layers.values()] + [head] * isinstance(head, nn.Linear)
-    needed = 2 * sum(linear.weight.nbytes for linear in linears)
+    needed: int = 2 * sum(linear.weight.nbytes for linear in linears)
     return needed <= SPARE_SHARE * available_bytes()
 
 
