@@ -63,6 +63,8 @@ class Settings(BaseModel):
     lr: float = Field(1e-4, gt=0, le=1, description="the learning rate of a lesson's step")
     rank: int = Field(8, ge=1, le=256, description="the adapters' LoRA rank")
     alpha: int = Field(16, ge=1, description="the adapters' LoRA alpha; the term is scaled by alpha / rank")
+    chunk_rows: int = Field(256, ge=1, description="rows of a lesson that go through a layer together, at most")
+    lesson_mib: int = Field(256, ge=1, description="MiB a lesson may take; with less its graphs are rebuilt")
     duty: float = Field(
         0.10, gt=0, le=1, description="share of lane time learning may take while someone is served"
     )

@@ -132,7 +132,7 @@ class Learner:
             optimizer=self._optimizer.name,
             hyperparameters=self._optimizer.hyperparameters(),
             lr=self._optimizer.lr,
-            chunk_rows=len(pending.tokens),
+            chunk_rows=learned.chunk_rows,
             shadow_before=learned.step.sha_before,
             shadow_after=learned.step.sha_after,
             snapshot=file,

@@ -153,6 +153,8 @@ class Service:
                 repack=settings.repack,
                 adapters=AdapterShape(rank=settings.rank, alpha=settings.alpha),
                 optimizer=self._optimizer,
+                chunk_rows=settings.chunk_rows,
+                lesson_bytes=settings.lesson_mib * 2**20,
             ),
         )
         self._model = model

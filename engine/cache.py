@@ -1,4 +1,4 @@
-"""The slots' keys and values, and the two views of the slots that a pass through the layers gets.
+"""The slots' keys and values, and the view of the slots that a pass through the layers gets.
 
 Letters: `S` slots, `K` key heads, `N` context tokens, `D` head size, `B` slots in a pass, `T` rows a slot.
 
@@ -6,9 +6,9 @@ Letters: `S` slots, `K` key heads, `N` context tokens, `D` head size, `B` slots 
   (the operating system commits a page when it is first written). Ownership, which rows of it hold what, is
   the slots' business.
 - A `ServingView` writes the pass's rows at their positions, then attends over all that the slot holds.
-- A `LessonView` attends over the slot's prefix, a constant, and the run's own rows; it writes nothing.
+- A lesson's pass has a view of its own (`engine/run_view.py`), which writes nothing.
 - A recurrent layer reads from the view its states before the pass, and hands it those after.
-- Transformers hands its cache object to every layer and asks it for what it needs: the views are that object.
+- Transformers hands its cache object to every layer and asks it for what it needs: a view is that object.
 """
 
 import hashlib
@@ -21,8 +21,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from engine.attention import AttentionForm, attend
 from engine.errors import ModelNotUsable
-from engine.lesson_attention import attend_lesson
-from engine.recurrent import LessonStates, PassStates, ServingStates, StateKey
+from engine.recurrent import PassStates, ServingStates, StateKey
 
 
 class KeyValueStore:
@@ -170,28 +169,3 @@ class ServingView(PassView):
             keys, values = self._store.read(layer, slot=slot, stop=start + rows)
             attended.append(attend(query[i : i + 1], keys, values, form))
         return attended[0] if len(attended) == 1 else torch.cat(attended)
-
-
-class LessonView(PassView):
-    """One run after a served prefix. The prefix is read in place and is a constant; nothing is written."""
-
-    def __init__(
-        self,
-        store: KeyValueStore,
-        *,
-        layers: int,
-        slot: int,
-        prefix_tokens: int,
-        states: LessonStates | None = None,
-    ) -> None:
-        super().__init__(layers=layers, seen_tokens=prefix_tokens, states=states)
-        self._store = store
-        self._slot = slot
-        self._prefix_tokens = prefix_tokens
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
-        """Attend over the prefix as served and the run's own keys and values."""
-        prefix = None
-        if self._prefix_tokens:
-            prefix = self._store.read(layer, slot=self._slot, stop=self._prefix_tokens)
-        return attend_lesson(query, (key, value), prefix, form)

@@ -23,17 +23,26 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from engine.batch import Batch, Run
+from engine.budget import (
+    CHUNK_ROWS,
+    LEAST_RECURRENT_CHUNK,
+    LESSON_BYTES,
+    RowBytes,
+    measure_row_bytes,
+    plan_walk,
+)
 from engine.cache import KeyValueStore, ServingView
 from engine.errors import LessonRefused
 from engine.lora import AdapterBank, AdapterShape, Use
 from engine.loss import LabelledRows
+from engine.memory import available_bytes
 from engine.model import LayeredModel
 from engine.packed import Repack, repack
 from engine.passes import Pass, ends_prompt, plan_passes
-from engine.recurrent import CHECKPOINT_BYTES, LessonStates, RecurrentStates, ServingStates
+from engine.recurrent import CHECKPOINT_BYTES, RecurrentStates, ServingStates, SlotState
 from engine.shadow import OptimizerSettings, Shadow
 from engine.slots import BASE, Slot
-from engine.walk import Lesson, Walk
+from engine.walk import Lesson, Walk, WalkForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,8 @@ class EngineSettings:
     ubatch_rows: int = 256
     repack: Repack = "off"
     checkpoint_bytes: int = CHECKPOINT_BYTES
+    lesson_bytes: int = LESSON_BYTES
+    chunk_rows: int = CHUNK_ROWS
     adapters: AdapterShape = field(default_factory=AdapterShape)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
 
@@ -78,6 +89,7 @@ class Engine:
         positions = self.recurrent.positions if self.recurrent else (None,) * settings.slots
         self.slots = [Slot(index, checkpoints=positions[index]) for index in range(settings.slots)]
         self.shadows: dict[str, Shadow] = {}
+        self._row_bytes: RowBytes | None = None
         shape = (settings.slots, settings.context_tokens, self.model.hidden_size)
         self._states = torch.zeros(shape, dtype=self.model.dtype)  # [S, N, H]
 
@@ -100,7 +112,7 @@ class Engine:
             shadows: by slot, the shadow that the slot's labelled rows train.
 
         Raises:
-            LessonRefused: `past_context`, `unserved_prefix`, `repacked_weights`, `recurrent_state_missing` or
+            LessonRefused: `past_context`, `unserved_prefix`, `repacked_weights`, `recurrent_state_missing`,
                 `adapter_unknown`. Nothing was changed.
         """
         served, labelled = batch.served_runs(), batch.labelled_runs()
@@ -110,8 +122,11 @@ class Engine:
         for run in labelled:
             self._check_labelled(run, before.get(run.slot))
         chosen = [self._shadow(run, shadows or {}) for run in labelled]
+        forms = [self._form(run) for run in labelled]
         logits = self._serve(served)
-        walks = tuple(self._walk(run, shadow) for run, shadow in zip(labelled, chosen, strict=True))
+        walks = tuple(
+            self._walk(run, shadow, form) for run, shadow, form in zip(labelled, chosen, forms, strict=True)
+        )
         if self.recurrent is not None:
             self.recurrent.evict()
         return Step(logits=logits, walks=walks)
@@ -195,7 +210,7 @@ class Engine:
         grouped = groupby(order, key=lambda row: stables[row])
         return tuple(Use(name, torch.tensor(list(index))) for name, index in grouped if name != BASE)
 
-    def _walk(self, run: Run, shadow: Shadow) -> Walk:
+    def _walk(self, run: Run, shadow: Shadow, form: WalkForm) -> Walk:
         slot = self.slots[run.slot]
         labels = [row.label for row in run.rows if row.label is not None]
         as_served = tuple(slot.tokens[run.start : run.stop]) == run.tokens
@@ -208,14 +223,26 @@ class Engine:
             served_states=self._states[run.slot, run.start : run.stop].clone() if as_served else None,
             prefix_states=self._prefix_states(run),
         )
-        return Walk(self.model, self.bank.plan, self.store, shadow, lesson)
+        return Walk(self.model, self.bank.plan, self.store, shadow, lesson, form)
 
-    def _prefix_states(self, run: Run) -> LessonStates | None:
+    def _form(self, run: Run) -> WalkForm:
+        """How the run is walked within the lesson's budget; refuses what does not fit."""
+        if self._row_bytes is None:
+            self._row_bytes = measure_row_bytes(self.model, recurrent=self.recurrent is not None)
+        budget = min(self.settings.lesson_bytes, available_bytes())
+        return plan_walk(
+            len(run.rows),
+            self._row_bytes,
+            budget=budget,
+            chunk_rows=self.settings.chunk_rows,
+            least_chunk=1 if self.recurrent is None else LEAST_RECURRENT_CHUNK,
+        )
+
+    def _prefix_states(self, run: Run) -> SlotState | None:
         if self.recurrent is None:
             return None
         at_end = run.start == len(self.slots[run.slot].tokens)
-        prefix = self.recurrent.now(run.slot) if at_end else self.recurrent.checkpoint(run.slot, run.start)
-        return LessonStates(prefix)
+        return self.recurrent.now(run.slot) if at_end else self.recurrent.checkpoint(run.slot, run.start)
 
     def _check_served(self, run: Run) -> None:
         held = len(self.slots[run.slot].tokens)

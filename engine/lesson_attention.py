@@ -72,12 +72,15 @@ class _LessonAttention(torch.autograd.Function):
             output[head], normalizer[head] = _attend_head(rows[head], heads.parts(head), heads.start(head), form)
         attended = output.to(query.dtype).view(*query.shape[:3], -1)
         ctx.form = form
-        ctx.save_for_backward(query, run_keys, run_values, prefix_keys, prefix_values, attended, normalizer)
+        # Not saved as the others are: the slot's storage is written to beside the prefix, whose rows are pinned.
+        ctx.prefix = (prefix_keys, prefix_values)
+        ctx.save_for_backward(query, run_keys, run_values, attended, normalizer)
         return attended
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, run_keys, run_values, prefix_keys, prefix_values, attended, normalizer = ctx.saved_tensors
+        query, run_keys, run_values, attended, normalizer = ctx.saved_tensors
+        prefix_keys, prefix_values = ctx.prefix
         heads = _Heads(query, run_keys, run_values, prefix_keys, prefix_values, ctx.form)
         rows, out = heads.rows(query) * ctx.form.scale, heads.rows(gradient)
         mean = (out * heads.rows(attended)).sum(-1, keepdim=True)  # [K, M, 1]

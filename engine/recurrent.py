@@ -107,20 +107,6 @@ class ServingStates(PassStates):
         return [{key: state[i : i + 1].clone() for key, state in self._states.items()} for i in range(self._slots)]
 
 
-class LessonStates(PassStates):
-    """The states a lesson's run starts from, read as constants as often as the walk asks; nothing is handed on."""
-
-    def __init__(self, prefix: SlotState) -> None:
-        self._prefix = prefix
-
-    def read(self, key: StateKey) -> Tensor | None:
-        """The prefix's state."""
-        return self._prefix[key].as_subclass(Constant) if key in self._prefix else None
-
-    def hand_on(self, key: StateKey, state: Tensor) -> None:
-        """Nothing: what follows the run is served, not learned."""
-
-
 class RecurrentStates:
     """Every slot's state now, and its checkpoints by the number of rows they stand after."""
 

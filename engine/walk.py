@@ -1,13 +1,15 @@
 """The walk: the exact backward pass of one lesson, a layer at a time, in segments the engine may serve between.
 
-Letters: `R` rows of the run, `H` hidden size.
+Letters: `R` rows of the run, `C` rows of a chunk, `H` hidden size.
 
 - The objective is the run, given everything before it as served: the prefix is a constant read from the
   slot's cache, and nothing is written to it.
-- Forward under the shadow, keeping each layer's input [R, H]; head and loss in slices; backward layer by
-  layer, each layer's graph rebuilt from its kept input; then one optimizer step.
-- A segment is one layer, one slice or the step. Between two segments the engine may do anything but change
-  the slot's prefix rows.
+- Forward under the shadow, chunk by chunk, layer by layer; head and loss in slices of rows; backward chunks last
+  to first, layers last to first; then one optimizer step.
+- A layer's graph of the forward pass is kept where all of them fit the lesson's budget, and rebuilt from the
+  layer's kept input [C, H] where not. It is the same step, to the byte.
+- A segment is one layer of one chunk, one slice of the head, or the step. Between two segments the engine may do
+  anything but change the slot's prefix rows.
 - However a walk ends other than by its step, the shadow is what it was, to the byte.
 """
 
@@ -19,13 +21,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from engine.cache import KeyValueStore, LessonView
+from engine.cache import KeyValueStore
 from engine.errors import LessonRefused
 from engine.lora import RowPlan, Use
 from engine.loss import LabelledRows, SliceLoss, loss_slices
 from engine.memory import resident_bytes
 from engine.model import LayeredModel, Program
-from engine.recurrent import LessonStates
+from engine.recurrent import SlotState
+from engine.run_view import Handed, LessonView, RunLinks
 from engine.shadow import Shadow, StepTaken
 
 
@@ -39,7 +42,15 @@ class Lesson:
     rows: LabelledRows
     served_uses: tuple[Use, ...] = ()
     served_states: Tensor | None = None
-    prefix_states: LessonStates | None = None
+    prefix_states: SlotState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WalkForm:
+    """How a run is walked: rows of a chunk at most, and whether the forward pass's graphs are kept."""
+
+    chunk_rows: int
+    keeps_graphs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,7 @@ class LessonLearned:
     segments: int
     longest_segment_seconds: float
     peak_bytes: int
+    chunk_rows: int
 
 
 @dataclass(slots=True)
@@ -71,6 +83,26 @@ class _Tally:
         self.row_losses |= part.row_losses
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Rows first … stop − 1 of the run, with their recorded layer calls and what they see."""
+
+    index: int
+    first: int
+    stop: int
+    program: Program
+    view: LessonView
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """One layer of one chunk: the leaf it started from, and what came of it."""
+
+    leaf: Tensor
+    output: Tensor
+    handed: Handed
+
+
 Segments = Generator[None, None, tuple[_Tally, StepTaken]]
 
 
@@ -82,13 +114,21 @@ class Walk:
     """
 
     def __init__(
-        self, model: LayeredModel, plan: RowPlan, store: KeyValueStore, shadow: Shadow, lesson: Lesson
+        self,
+        model: LayeredModel,
+        plan: RowPlan,
+        store: KeyValueStore,
+        shadow: Shadow,
+        lesson: Lesson,
+        form: WalkForm,
     ) -> None:
         self.lesson = lesson
         self.shadow = shadow
+        self.form = form
         self._model = model
         self._plan = plan
         self._store = store
+        self._layers = len(model.layers)
         self._segments = self._run()
         self._seconds: list[float] = []
         self._resident_before = resident_bytes()
@@ -119,49 +159,77 @@ class Walk:
 
     def _run(self) -> Segments:
         self.shadow.drop_gradient()
-        program = self._record()
-        inputs, hidden = yield from self._forward(program)
-        served = yield from self._served_states(program)
-        tally, gradient = yield from self._loss(hidden, served)
+        served = self.lesson.served_states
+        if served is None:
+            served = yield from self._served_states()
+        links, own = RunLinks(), (Use(self.shadow.name),)
+        chunks = self._chunks(links)
+        inputs: dict[tuple[int, int], Tensor | _Graph] = {}
+        hidden = []
+        for chunk in chunks:
+            state = chunk.program.entry
+            for layer in range(self._layers):
+                graph = self._run_layer(chunk, layer, state, own, learns=self.form.keeps_graphs)
+                links.add(chunk.index, layer, graph.handed, learns=True)
+                inputs[chunk.index, layer] = graph if self.form.keeps_graphs else graph.leaf.detach()
+                state = graph.output.detach()
+                yield
+            hidden.append(state)
+        tally, gradient = yield from self._loss(torch.cat(hidden, dim=1), served)
         self._check_loss(tally)
-        yield from self._backward(program, inputs, gradient)
+        for chunk in reversed(chunks):
+            yield from self._backward(chunk, links, inputs, gradient[:, chunk.first : chunk.stop])
         return tally, self.shadow.step()
 
-    def _record(self) -> Program:
+    def _chunks(self, links: RunLinks) -> list[_Chunk]:
+        """Record the layer calls of every chunk."""
+        return [
+            self._record(links, index, first)
+            for index, first in enumerate(range(0, len(self.lesson.tokens), self.form.chunk_rows))
+        ]
+
+    def _record(self, links: RunLinks, index: int, first: int) -> _Chunk:
         lesson = self.lesson
+        tokens = lesson.tokens[first : first + self.form.chunk_rows]
+        start = lesson.start + first
         view = LessonView(
             self._store,
-            layers=len(self._model.layers),
+            links,
+            layers=self._layers,
             slot=lesson.slot,
             prefix_tokens=lesson.start,
-            states=lesson.prefix_states,
+            chunk=index,
+            chunk_start=start,
+            prefix_states=lesson.prefix_states,
         )
-        tokens = torch.tensor([lesson.tokens])
-        positions = torch.arange(lesson.start, lesson.start + len(lesson.tokens))[None]
+        positions = torch.arange(start, start + len(tokens))[None]
         with torch.no_grad():
-            return self._model.record(tokens, positions, view)
+            program = self._model.record(torch.tensor([tokens]), positions, view)
+        return _Chunk(index, first, first + len(tokens), program, view)
 
-    def _forward(self, program: Program) -> Generator[None, None, tuple[list[Tensor], Tensor]]:
-        inputs, hidden = [], program.entry
-        for layer in range(len(program.calls)):
-            inputs.append(hidden)
-            with torch.no_grad(), self._plan.using(Use(self.shadow.name)):
-                hidden = self._model.run_layer(program, layer, hidden)
-            self._note_memory()
-            yield
-        return inputs, hidden
+    def _run_layer(
+        self, chunk: _Chunk, layer: int, state: Tensor, uses: tuple[Use, ...], *, learns: bool
+    ) -> _Graph:
+        """One layer of one chunk from its input [1, C, H]; with `learns`, as a graph of its own."""
+        leaf = state.detach().requires_grad_(learns and layer > 0)
+        with torch.set_grad_enabled(learns), self._plan.using(*uses):
+            output = self._model.run_layer(chunk.program, layer, leaf)
+        self._note_memory()
+        return _Graph(leaf, output, chunk.view.handed_on())
 
-    def _served_states(self, program: Program) -> Generator[None, None, Tensor]:
-        """The run's final states [R, H] under the stable set: kept by the slot, or one more forward."""
-        if self.lesson.served_states is not None:
-            return self.lesson.served_states
-        hidden = program.entry
-        for layer in range(len(program.calls)):
-            with torch.no_grad(), self._plan.using(*self.lesson.served_uses):
-                hidden = self._model.run_layer(program, layer, hidden)
-            yield
-        with torch.no_grad():
-            return self._model.finish(hidden)[0]
+    def _served_states(self) -> Generator[None, None, Tensor]:
+        """The run's final states [R, H] under the stable set, by a forward pass of their own."""
+        links, states = RunLinks(), []
+        for chunk in self._chunks(links):
+            state = chunk.program.entry
+            for layer in range(self._layers):
+                graph = self._run_layer(chunk, layer, state, self.lesson.served_uses, learns=False)
+                links.add(chunk.index, layer, graph.handed, learns=False)
+                state = graph.output
+                yield
+            with torch.no_grad():
+                states.append(self._model.finish(state)[0])
+        return torch.cat(states)
 
     def _loss(self, hidden: Tensor, served: Tensor) -> Generator[None, None, tuple[_Tally, Tensor]]:
         tally, gradient = _Tally(), torch.empty_like(hidden)
@@ -180,17 +248,29 @@ class Walk:
             yield
         return tally, gradient
 
-    def _backward(self, program: Program, inputs: list[Tensor], gradient: Tensor) -> Generator[None, None, None]:
-        for layer in reversed(range(len(program.calls))):
-            leaf = inputs.pop().detach().requires_grad_(layer > 0)
-            with torch.enable_grad(), self._plan.using(Use(self.shadow.name)):
-                output = self._model.run_layer(program, layer, leaf)
-            self._note_memory()
-            if output.requires_grad:
-                torch.autograd.backward(output, gradient)
+    def _backward(
+        self,
+        chunk: _Chunk,
+        links: RunLinks,
+        inputs: dict[tuple[int, int], Tensor | _Graph],
+        gradient: Tensor,
+    ) -> Generator[None, None, None]:
+        """One chunk, layers last to first: the gradients of what it handed on are on the leaves."""
+        for layer in reversed(range(self._layers)):
+            graph = inputs.pop((chunk.index, layer))
+            if isinstance(graph, Tensor):
+                graph = self._run_layer(chunk, layer, graph, (Use(self.shadow.name),), learns=True)
+            leaves = links.take(chunk.index, layer)
+            asked = [(graph.output, gradient)]
+            asked += [
+                (held, grad) for name, held in graph.handed.items() if (grad := leaves[name].grad) is not None
+            ]
+            wanted = [(held, grad) for held, grad in asked if held.requires_grad]
+            if wanted:
+                torch.autograd.backward([held for held, _ in wanted], [grad for _, grad in wanted])
             if layer > 0:
-                assert leaf.grad is not None, f"layer {layer} gave its input no gradient"
-                gradient = leaf.grad
+                assert graph.leaf.grad is not None, f"layer {layer} gave its input no gradient"
+                gradient = graph.leaf.grad
             yield
 
     def _check_loss(self, tally: _Tally) -> None:
@@ -220,4 +300,5 @@ class Walk:
             segments=len(self._seconds),
             longest_segment_seconds=max(self._seconds),
             peak_bytes=self._peak_bytes,
+            chunk_rows=min(self.form.chunk_rows, count),
         )
