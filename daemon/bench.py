@@ -1,39 +1,58 @@
-"""`ridealong bench start`: seconds from launch to serving, first with weights to convert, then from the cache."""
+"""`ridealong bench`: a bench by its name, told as it goes, then as a table, then as one line of JSON.
 
-import json
-import platform
-import statistics
+- Nothing is compared across runs: both sides of every bar were measured in turn, in the run that reports it.
+- With `--check` the exit status is 1 when a bar is not met.
+"""
+
+import argparse
 import sys
-import tempfile
-from pathlib import Path
 
-from daemon.child import ChildFailed, serving_child
+from daemon.bench_interference import run_interference
+from daemon.bench_learn import run_learn, run_memory
+from daemon.bench_plan import ROUNDS, TINY, TINY_ROUNDS, TOP, Plan, Sizes
+from daemon.bench_serve import run_serve
+from daemon.bench_sides import SideFailed
+from daemon.bench_start import run_start
+from daemon.child import ChildFailed
+from daemon.config import ConfigError
+from engine.errors import EngineError
 
-SECOND_STARTS = 3
-
-
-def run_start() -> int:
-    """Measure a first start and some second ones; prints a line each and one of JSON last."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            first = _start(Path(folder), "first start, weights to convert")
-            seconds = [_start(Path(folder), "second start, weights kept") for _ in range(SECOND_STARTS)]
-        except ChildFailed as error:
-            sys.stderr.write(f"ridealong: {error}\n")
-            return 1
-    report = {
-        "bench": "start",
-        "machine": platform.machine(),
-        "model": "bundled",
-        "first_seconds": round(first, 2),
-        "second_seconds": round(statistics.median(seconds), 2),
-    }
-    sys.stdout.write(json.dumps(report) + "\n")
-    return 0
+BENCHES = {
+    "learn": run_learn,
+    "serve": run_serve,
+    "interference": run_interference,
+    "memory": run_memory,
+    "start": run_start,
+}
 
 
-def _start(data_dir: Path, what: str) -> float:
-    with serving_child(data_dir, []) as child:
-        sys.stdout.write(f"{what}: {child.start_seconds:.2f} s\n")
-        sys.stdout.flush()
-        return child.start_seconds
+def run(given: argparse.Namespace) -> int:
+    """Run the bench that is asked for; returns the exit status.
+
+    Raises:
+        ConfigError: `--top` with a bench that lists no tensors.
+    """
+    if given.top is not None and given.what != "memory":
+        raise ConfigError(f"--top lists a lesson's largest tensors, which bench {given.what} doesn't; drop it")
+    plan = Plan(
+        model=given.model,
+        rounds=given.rounds or (TINY_ROUNDS if given.tiny else ROUNDS),
+        repack=given.repack,
+        top=given.top or TOP,
+        sizes=TINY if given.tiny else Sizes(),
+    )
+    try:
+        report = BENCHES[given.what](plan, _say)
+    except (SideFailed, ChildFailed, EngineError) as error:
+        sys.stderr.write(f"ridealong: {error}\n")
+        return 1
+    _say(f"\n{report.table()}\n")
+    if given.check and report.failed:
+        sys.stderr.write(f"ridealong: not met: {'; '.join(report.failed)}\n")
+    _say(report.line())
+    return 1 if given.check and report.failed else 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

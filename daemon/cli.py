@@ -45,11 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_adapters(commands)
     demo = commands.add_parser("demo", help="play an agent against a service of its own and show what it learned")
     demo.set_defaults(run=_demo)
-    bench = commands.add_parser("bench", help="measure")
-    bench.add_argument(
-        "what", choices=["start"], help="start: seconds from launch to serving, first and second time"
-    )
-    bench.set_defaults(run=_bench)
+    _add_bench(commands)
     return parser
 
 
@@ -94,6 +90,30 @@ def _add_adapters(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     adapters.set_defaults(run=_adapters)
 
 
+def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    bench = commands.add_parser("bench", help="measure, against the alternatives where there are any")
+    bench.add_argument(
+        "what",
+        choices=["learn", "serve", "interference", "memory", "start"],
+        help="learn: a lesson against trl and plain PEFT; serve: decode and prefill against transformers; "
+        "interference: what a turn notices of lessons; memory: a lesson after a long prefix against a short one; "
+        "start: launch to serving",
+    )
+    bench.add_argument("--rounds", type=_positive, help="alternations of the sides (default: 5; tiny: 2)")
+    bench.add_argument("--check", action="store_true", help="exit with status 1 when a bar is not met")
+    bench.add_argument("--model", metavar="DIR", help="a model's directory; else the bundled SmolLM2")
+    bench.add_argument("--repack", choices=["off", "serve", "both", "auto"], help="else the engine's default")
+    bench.add_argument("--tiny", action="store_true", help="sizes that run in seconds and measure nothing")
+    bench.add_argument("--top", type=_positive, help="memory: list so many of a lesson's tensors (default: 10)")
+    bench.set_defaults(run=_bench)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
 def _add_url(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default=DEFAULT_URL, help=f"the service (default: {DEFAULT_URL})")
 
@@ -136,10 +156,10 @@ def _demo(_given: argparse.Namespace) -> int:
     return run()
 
 
-def _bench(_given: argparse.Namespace) -> int:
-    from daemon.bench import run_start  # noqa: PLC0415
+def _bench(given: argparse.Namespace) -> int:
+    from daemon.bench import run  # noqa: PLC0415
 
-    return run_start()
+    return run(given)
 
 
 def _settings(given: argparse.Namespace) -> Settings:
