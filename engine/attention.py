@@ -1,4 +1,4 @@
-"""Scaled dot-product attention over keys that stand at consecutive positions, for served rows and for lessons.
+"""Scaled dot-product attention of served rows over keys that stand at consecutive positions.
 
 Letters: `T` query rows, `N` keys (the last T of them stand at the queries' own positions), `Q` query heads,
 `K` key heads (Q a multiple of K), `D` head size.
@@ -44,6 +44,19 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, form: AttentionForm) -> 
         scale=form.scale,
         enable_gqa=query.shape[1] != keys.shape[1],
     )
+
+
+def attend_decode(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor, form: AttentionForm) -> Tensor:
+    """One row for each of B slots together: query [B, Q, 1, D], keys and values [B, K, N, D], seen [B, 1, 1, N].
+
+    Query heads that share a key head are taken as rows of it. Returns [B, Q, 1, D].
+    """
+    assert form.softcap is None, "capped scores are attended slot by slot"
+    assert form.sinks is None, "sinks are attended slot by slot"
+    batch, heads, _, size = query.shape
+    rows = query.view(batch, keys.shape[1], heads // keys.shape[1], size)
+    mixed = F.scaled_dot_product_attention(rows, keys, values, attn_mask=seen, scale=form.scale)
+    return mixed.reshape(batch, heads, 1, -1)
 
 
 def visible(rows: int, total: int, window: int | None) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from engine.attention import AttentionForm, attend
+from engine.attention import AttentionForm, attend, attend_decode
 from engine.errors import ModelNotUsable
 from engine.recurrent import PassStates, ServingStates, StateKey
 
@@ -42,6 +42,19 @@ class KeyValueStore:
             self._values[layer] = self._allocate(values)
         self._keys[layer][slot, :, start:stop] = keys
         self._values[layer][slot, :, start:stop] = values
+
+    def write_rows(self, layer: int, *, slots: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Put one row of keys and values [B, K, D] for each of B slots at its own position."""
+        self._keys[layer][slots, :, positions] = keys
+        self._values[layer][slots, :, positions] = values
+
+    def read_slots(self, layer: int, *, slots: slice, stop: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of neighbouring slots at positions 0 … stop − 1, as views [B, K, stop, D]."""
+        return self._keys[layer][slots, :, :stop], self._values[layer][slots, :, :stop]
+
+    def holds(self, layer: int) -> bool:
+        """Has the layer's storage been allocated?"""
+        return layer in self._keys
 
     def read(self, layer: int, *, slot: int, stop: int) -> tuple[Tensor, Tensor]:
         """The slot's keys and values at positions 0 … stop − 1, as views [1, K, stop, D]."""
@@ -159,13 +172,51 @@ class ServingView(PassView):
         super().__init__(layers=layers, seen_tokens=max(starts), states=states)
         self._store = store
         self._places = tuple(zip(slots, starts, strict=True))
+        self._slots, self._starts = torch.tensor(slots), torch.tensor(starts)
+        self._neighbours = _neighbours(slots)
+        self._masks: dict[tuple[int, int | None], Tensor] = {}
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
-        """Write the rows' keys and values, then attend slot by slot."""
+        """Write the rows' keys and values, then attend: neighbours' single rows together."""
         rows = key.shape[2]
+        plain = form.softcap is None and form.sinks is None
+        if rows == 1 and len(self._places) > 1 and plain and self._store.holds(layer):
+            return self._attend_together(layer, query, key, value, form)
         attended = []
         for i, (slot, start) in enumerate(self._places):
             self._store.write(layer, slot=slot, start=start, keys=key[i], values=value[i])
             keys, values = self._store.read(layer, slot=slot, stop=start + rows)
             attended.append(attend(query[i : i + 1], keys, values, form))
         return attended[0] if len(attended) == 1 else torch.cat(attended)
+
+    def _attend_together(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm
+    ) -> Tensor:
+        self._store.write_rows(
+            layer, slots=self._slots, positions=self._starts, keys=key[:, :, 0], values=value[:, :, 0]
+        )
+        attended = []
+        for first, stop in self._neighbours:
+            longest = int(self._starts[first:stop].max()) + 1
+            slots = slice(self._places[first][0], self._places[stop - 1][0] + 1)
+            keys, values = self._store.read_slots(layer, slots=slots, stop=longest)
+            seen = self._seen(first, stop, longest, form.window)
+            attended.append(attend_decode(query[first:stop], keys, values, seen, form))
+        return attended[0] if len(attended) == 1 else torch.cat(attended)
+
+    def _seen(self, first: int, stop: int, longest: int, window: int | None) -> Tensor:
+        """What each row of neighbouring slots sees: bool [B, 1, 1, N], made once a pass."""
+        if (first, window) not in self._masks:
+            own = self._starts[first:stop, None]
+            positions = torch.arange(longest)
+            seen = positions <= own
+            if window is not None:
+                seen &= positions > own - window
+            self._masks[first, window] = seen[:, None, None]
+        return self._masks[first, window]
+
+
+def _neighbours(slots: Sequence[int]) -> list[tuple[int, int]]:
+    """Where, in the pass's order, slots stand next to each other in storage: [first, stop) of each stretch."""
+    borders = [i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1]
+    return list(zip([0, *borders], [*borders, len(slots)], strict=True))

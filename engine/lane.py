@@ -234,6 +234,7 @@ class Lane:
             last = prefill.prompt_left <= chunk
             return serving_rows(prefill.slot.index, held, tokens, outputs=int(last))
         self._prefill_next = True
+        decoding.sort(key=lambda live: live.slot.index)  # neighbours attend together
         return tuple(Row(live.reply[-1], len(live.slot.tokens), live.slot.index, output=True) for live in decoding)
 
     def _take_logits(self, rows: tuple[Row, ...], logits: torch.Tensor) -> None:

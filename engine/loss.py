@@ -6,7 +6,8 @@ Letters: `R` rows of the run, `H` hidden size, `V` vocabulary.
 
 - The divisor is the number of labelled rows, not Σw: weights 2, 2 are twice the step of weights 1, 1.
 - A row of weight 0, or without a target, never meets the head: its gradient is exactly zero.
-- At most `SLICE_BYTES` of logits exist at once, whatever R and V are; none is kept.
+- At most `SLICE_BYTES` of logits exist at once, whatever R and V are; none is kept, and their gradient is made
+  in the place of their log-softmax: wᵢ · (softmax(zᵢ) − one at tᵢ), over the divisor.
 - Beside the loss, the same slices give KL(served ‖ shadow), the mean over the rows that were weighed.
 """
 
@@ -93,23 +94,23 @@ def _one_slice(
     served_logits: Tensor | None,
 ) -> SliceLoss:
     index = torch.tensor(chosen)
-    targets = torch.tensor([rows.targets[i] for i in chosen])
-    weights = torch.tensor([rows.weights[i] for i in chosen])
+    targets = torch.tensor([rows.targets[i] for i in chosen])[:, None]
+    weights = torch.tensor([rows.weights[i] for i in chosen])[:, None] / rows.divisor
     leaf = states[index].detach().requires_grad_()
     with torch.enable_grad():
         logits = head(leaf)  # [n, V]
-        losses = F.cross_entropy(logits, targets, reduction="none")
-        loss = (losses * weights).sum() / rows.divisor
-    loss.backward()
+    slope = F.log_softmax(logits.detach(), dim=-1)
+    losses = -slope.gather(1, targets)
+    kl_sum = 0.0 if served_logits is None else _kl_sum(served_logits, slope)
+    slope.exp_().mul_(weights).scatter_add_(1, targets, -weights)  # d loss / d logits
+    logits.backward(slope)
     assert leaf.grad is not None
     gradient[index] = leaf.grad
-    kl_sum = 0.0 if served_logits is None else _kl_sum(served_logits, logits.detach())
-    own = dict(zip(chosen, losses.detach().tolist(), strict=True))
-    return SliceLoss(loss=loss.item(), kl_sum=kl_sum, row_losses=own)
+    own = dict(zip(chosen, losses[:, 0].tolist(), strict=True))
+    return SliceLoss(loss=(losses * weights).sum().item(), kl_sum=kl_sum, row_losses=own)
 
 
-def _kl_sum(served_logits: Tensor, shadow_logits: Tensor) -> float:
-    """Σ over rows of KL(served ‖ shadow), both [n, V] logits, in nats."""
+def _kl_sum(served_logits: Tensor, shadow: Tensor) -> float:
+    """Σ over rows of KL(served ‖ shadow) in nats, from served logits and the shadow's log-softmax, both [n, V]."""
     served = F.log_softmax(served_logits, dim=-1)
-    shadow = F.log_softmax(shadow_logits, dim=-1)
     return F.kl_div(shadow, served, reduction="sum", log_target=True).item()
