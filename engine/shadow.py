@@ -7,7 +7,7 @@
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -74,9 +74,9 @@ class Shadow:
         return self._bank.sha256(self.name)
 
     def gradient_norm(self) -> float:
-        """The Euclidean norm of the gradient over all parameters, summed in float64."""
-        squares = (parameter.grad.double().square().sum().item() for parameter in self._with_gradient())
-        return math.sqrt(math.fsum(squares))
+        """The Euclidean norm of the gradient over all parameters."""
+        gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+        return float(torch.nn.utils.get_total_norm(gradients))
 
     def drop_gradient(self) -> None:
         """Forget the gradient."""
@@ -134,8 +134,8 @@ class Shadow:
         self.steps = int(snapshot[f"{_MOMENT}steps"])
 
     def _check_step(self, sha_before: str) -> str:
-        finite = all(bool(torch.isfinite(value).all()) for value in self._parameters.values())
-        if not finite:
+        norm = torch.nn.utils.get_total_norm([value.detach() for value in self._parameters.values()])
+        if not bool(torch.isfinite(norm)):
             raise LessonRefused(
                 "nonfinite_gradient",
                 "the step would have left values that are not finite in the shadow; it was taken back. "
@@ -147,9 +147,6 @@ class Shadow:
                 f"a step of {self.settings.name} at lr {self.settings.lr} left the shadow {self.name} as it was"
             )
         return sha_after
-
-    def _with_gradient(self) -> Iterator[Any]:
-        return (parameter for parameter in self._parameters.values() if parameter.grad is not None)
 
 
 def _make_optimizer(parameters: list[Any], settings: OptimizerSettings) -> torch.optim.Optimizer:
