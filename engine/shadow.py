@@ -56,6 +56,15 @@ class StepTaken:
     sha_after: str
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedStep:
+    """What was before a step: the gradient's norm, the shadow's hash, and what a failed step is put back to."""
+
+    gradient_norm: float
+    sha_before: str
+    snapshot: dict[str, Tensor]
+
+
 class Shadow:
     """An adapter of the bank with the optimizer that trains it."""
 
@@ -83,12 +92,11 @@ class Shadow:
         for parameter in self._parameters.values():
             parameter.grad = None
 
-    def step(self) -> StepTaken:
-        """Take one step along the gradient that the walk left, then forget it.
+    def prepare(self) -> PreparedStep:
+        """Make ready for a step along the gradient that the walk left. Nothing has changed yet.
 
         Raises:
-            LessonRefused: `nonfinite_gradient`; nothing has changed.
-            ShadowDidNotMove: the step had no effect; nothing has changed.
+            LessonRefused: `nonfinite_gradient`.
         """
         norm = self.gradient_norm()
         if not math.isfinite(norm):
@@ -98,17 +106,25 @@ class Shadow:
                 f"the gradient's norm is {norm}; a step is taken on finite gradients only. "
                 "The shadow is unchanged: lower the weights or the learning rate, or use a wider precision",
             )
-        before, sha_before = self.snapshot(), self.sha256()
+        return PreparedStep(norm, self.sha256(), self.snapshot())
+
+    def step(self, prepared: PreparedStep) -> StepTaken:
+        """Take the step that was prepared, then forget the gradient.
+
+        Raises:
+            LessonRefused: `nonfinite_gradient`, of the result; nothing has changed.
+            ShadowDidNotMove: the step had no effect; nothing has changed.
+        """
         try:
             self._optimizer.step()
-            sha_after = self._check_step(sha_before)
+            sha_after = self._check_step(prepared.sha_before)
         except BaseException:
-            self.restore(before)
+            self.restore(prepared.snapshot)
             raise
         finally:
             self.drop_gradient()
         self.steps += 1
-        return StepTaken(gradient_norm=norm, sha_before=sha_before, sha_after=sha_after)
+        return StepTaken(prepared.gradient_norm, prepared.sha_before, sha_after)
 
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of everything the next step depends on: parameters under PEFT's names, moments, counter."""

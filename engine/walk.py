@@ -8,8 +8,8 @@ Letters: `R` rows of the run, `C` rows of a chunk, `H` hidden size.
   to first, layers last to first; then one optimizer step.
 - A layer's graph of the forward pass is kept where all of them fit the lesson's budget, and rebuilt from the
   layer's kept input [C, H] where not. It is the same step, to the byte.
-- A segment is one layer of one chunk, one slice of the head, or the step. Between two segments the engine may do
-  anything but change the slot's prefix rows.
+- A segment is one layer of one chunk, one slice of the head, or half of the step. Between two segments the engine
+  may do anything but change the slot's prefix rows.
 - However a walk ends other than by its step, the shadow is what it was, to the byte.
 """
 
@@ -179,7 +179,9 @@ class Walk:
         self._check_loss(tally)
         for chunk in reversed(chunks):
             yield from self._backward(chunk, links, inputs, gradient[:, chunk.first : chunk.stop])
-        return tally, self.shadow.step()
+        prepared = self.shadow.prepare()
+        yield
+        return tally, self.shadow.step(prepared)
 
     def _chunks(self, links: RunLinks) -> list[_Chunk]:
         """Record the layer calls of every chunk."""

@@ -1,6 +1,8 @@
 """What the benches measure with: growth, phases, tensors, turns in alternation."""
 
 import dataclasses
+import subprocess
+import sys
 
 import torch
 
@@ -16,11 +18,13 @@ MIB = 2**20
 
 
 def test_growth_is_the_peak_and_not_what_is_left() -> None:
-    with measured() as meter:
-        torch.ones(40 * MIB // 4)
-        torch.ones(24 * MIB // 4)
-    assert meter.sample is not None
-    assert 39 * MIB < meter.sample.added_bytes < 50 * MIB
+    code = (
+        "import torch; from daemon.bench_measure import measured\n"
+        "with measured() as meter: torch.ones(10 * 2**20); torch.ones(6 * 2**20)\n"
+        "print(meter.sample.added_bytes)"
+    )  # in a process of its own: a busy one's allocator may keep the first block when it is given back
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert 39 * MIB < int(said) < 50 * MIB
 
 
 def test_growth_counts_memory_that_was_used_and_given_back_before() -> None:

@@ -37,7 +37,7 @@ def test_a_step_on_a_gradient_that_is_not_finite_leaves_shadow_moments_and_count
     before = shadow.snapshot()
     gradient(shadow, adamw, value)
     with pytest.raises(LessonRefused) as refused:
-        shadow.step()
+        shadow.step(shadow.prepare())
     assert refused.value.code == "nonfinite_gradient"
     assert tensors_sha256(shadow.snapshot()) == tensors_sha256(before)
 
@@ -52,7 +52,7 @@ def test_a_step_whose_result_is_not_finite_is_taken_back_to_the_byte() -> None:
     shadow._optimizer.param_groups[0]["lr"] = 1e3
     shadow.gradient_norm = lambda: 1.0  # type: ignore[method-assign]
     with pytest.raises(LessonRefused):
-        shadow.step()
+        shadow.step(shadow.prepare())
     assert tensors_sha256(shadow.snapshot()) == tensors_sha256(before)
 
 
@@ -61,7 +61,7 @@ def test_a_step_after_which_the_shadow_did_not_move_is_an_error_and_changes_noth
     before = other.snapshot()
     gradient(other, adamw, 0.0)
     with pytest.raises(ShadowDidNotMove):
-        other.step()
+        other.step(other.prepare())
     assert tensors_sha256(other.snapshot()) == tensors_sha256(before)
 
 
