@@ -165,7 +165,7 @@ def _be_refused(url: str, agent: Agent, told: Told) -> None:
 def _show(told: Told) -> None:
     lines = ["", "LESSONS", f"  {'step':>4} {'kind':<10} {'loss':>8} {'KL':>8} {'ms':>7} {'others waited ms':>17}"]
     lines += [
-        f"  {row['step']:>4} {row['kind']:<10} {row['loss']:>8.3f} {row['kl_served']:>8.3f} "
+        f"  {row['step']:>4} {row['kind']:<10} {row['loss']:>8.3f} {abs(round(row['kl_served'], 3)):>8.3f} "
         f"{row['learning_ms']:>7.0f} {row['waited_ms']:>17.0f}"
         for row in told.lessons
     ]
