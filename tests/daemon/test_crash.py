@@ -20,7 +20,7 @@ from store.tables import SignalTable, StepTable
 from store.words import LedgerKind
 from tests.daemon.conftest import AGENT
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 
 
 class Agent:
