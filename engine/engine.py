@@ -27,7 +27,6 @@ from engine.budget import (
     CHUNK_ROWS,
     LEAST_RECURRENT_CHUNK,
     LESSON_BYTES,
-    RowBytes,
     measure_row_bytes,
     plan_walk,
 )
@@ -89,7 +88,7 @@ class Engine:
         positions = self.recurrent.positions if self.recurrent else (None,) * settings.slots
         self.slots = [Slot(index, checkpoints=positions[index]) for index in range(settings.slots)]
         self.shadows: dict[str, Shadow] = {}
-        self._row_bytes: RowBytes | None = None
+        self._row_bytes = measure_row_bytes(self.model, recurrent=self.recurrent is not None)
         shape = (settings.slots, settings.context_tokens, self.model.hidden_size)
         self._states = torch.zeros(shape, dtype=self.model.dtype)  # [S, N, H]
 
@@ -227,8 +226,6 @@ class Engine:
 
     def _form(self, run: Run) -> WalkForm:
         """How the run is walked within the lesson's budget; refuses what does not fit."""
-        if self._row_bytes is None:
-            self._row_bytes = measure_row_bytes(self.model, recurrent=self.recurrent is not None)
         budget = min(self.settings.lesson_bytes, available_bytes())
         return plan_walk(
             len(run.rows),
