@@ -15,6 +15,7 @@ from daemon.bench_sides import SideFailed
 from daemon.bench_start import run_start
 from daemon.child import ChildFailed
 from daemon.config import ConfigError
+from daemon.terminal import fail
 from engine.errors import EngineError
 
 BENCHES = {
@@ -44,8 +45,7 @@ def run(given: argparse.Namespace) -> int:
     try:
         report = BENCHES[given.what](plan, _say)
     except (SideFailed, ChildFailed, EngineError) as error:
-        sys.stderr.write(f"ridealong: {error}\n")
-        return 1
+        return fail(str(error))
     _say(f"\n{report.table()}\n")
     if given.check and report.failed:
         sys.stderr.write(f"ridealong: not met: {'; '.join(report.failed)}\n")

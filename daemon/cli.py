@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from daemon import __version__
 from daemon.config import ConfigError, Settings, add_flags, read_settings
+from daemon.terminal import fail
 
 DEFAULT_URL = "http://127.0.0.1:8088"
 Command = Callable[[argparse.Namespace], int]
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run: Command = given.run
         return run(given)
     except ConfigError as error:
-        return _fail(str(error))
+        return fail(str(error))
     except KeyboardInterrupt:
         return 130
 
@@ -128,7 +129,7 @@ def _serve(given: argparse.Namespace) -> int:
     try:
         serve(settings)
     except (ServiceFailed, SnapshotDamaged, EngineError, StoreError, OSError) as error:
-        return _fail(str(error))
+        return fail(str(error))
     return 0
 
 
@@ -164,11 +165,6 @@ def _bench(given: argparse.Namespace) -> int:
 
 def _settings(given: argparse.Namespace) -> Settings:
     return read_settings(vars(given))
-
-
-def _fail(message: str) -> int:
-    sys.stderr.write(f"ridealong: {message}\n")
-    return 1
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from daemon.terminal import fail
+
 TIMEOUT_SECONDS = 60.0
 """Longer than a promotion takes on a busy lane; a service that is silent for so long is not there."""
 
@@ -40,7 +42,7 @@ def send_signals(url: str, file: str) -> int:
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        return _fail(f"{file} cannot be read: {error}")
+        return fail(f"{file} cannot be read: {error}")
     try:
         json.loads(data)
         kind = "application/json"
@@ -67,7 +69,7 @@ def _list_adapters(url: str) -> int:
     try:
         agents = call(url, "/adapters")
     except Refused as error:
-        return _fail(str(error))
+        return fail(str(error))
     for own in agents:
         sys.stdout.write(f"{own['agent']}  shadow at step {own['shadow']['steps']}  {own['shadow']['sha'][:12]}\n")
         for version in own["versions"]:
@@ -81,7 +83,7 @@ def _print(url: str, path: str, *, body: bytes | None = None, content_type: str 
     try:
         answer = call(url, path, body=body, content_type=content_type)
     except Refused as error:
-        return _fail(str(error))
+        return fail(str(error))
     sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
     return 0
 
@@ -92,8 +94,3 @@ def _message(error: urllib.error.HTTPError) -> str:
         return str(json.loads(text)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return f"the service answered {error.code}: {text[:200]}"
-
-
-def _fail(message: str) -> int:
-    sys.stderr.write(f"ridealong: {message}\n")
-    return 1

@@ -16,6 +16,7 @@ from typing import Any
 from daemon.child import ChildFailed, serving_child
 from daemon.client import Refused, call
 from daemon.config import default_data_dir
+from daemon.terminal import fail
 
 AGENT, CONTEXT = "ada", "harbour"
 QUESTION = "What makes the light in the lighthouse of Vellmar?"
@@ -100,9 +101,9 @@ def run() -> int:
             with serving_child(Path(folder), [*FLAGS, *cache]) as child:
                 told = _play(child.url)
     except ImportError:
-        return _fail("the demo speaks with the openai client: pip install 'ridealong[demo]'")
+        return fail("the demo speaks with the openai client: pip install 'ridealong[demo]'")
     except (ChildFailed, Refused) as error:
-        return _fail(str(error))
+        return fail(str(error))
     _show(told)
     return 0 if told.lessons and told.ledger.startswith("unbroken") else 1
 
@@ -198,8 +199,3 @@ def _text(answer: Any) -> str:
 def _say(line: str) -> None:
     sys.stdout.write(f"demo: {line}\n")
     sys.stdout.flush()
-
-
-def _fail(message: str) -> int:
-    sys.stderr.write(f"ridealong: {message}\n")
-    return 1

@@ -22,7 +22,7 @@ from daemon.learner import Learner
 from daemon.records import pending_of, stored_lesson, stored_signal, turn_of
 from daemon.rides import Pending, Rides
 from signals.planning import plan
-from signals.policy import Policy
+from signals.policy import Policy, policy_off
 from signals.records import Engram, LessonPlan, Outcome, Relevance, Signal, Verdict, parse_signal
 from signals.refusals import Refusal, RefusalCode
 from signals.runs import LessonSignal
@@ -135,8 +135,7 @@ class Intake:
     async def _refusal_of(self, signal: Relevance | Verdict) -> Refusal | None:
         """Why a signal about others changes nothing, if so. One that comes before its engram is remembered."""
         if not self._policy.learns(signal.agent):
-            message = f"No policy lets agent {signal.agent} learn. Name it among the agents that do."
-            return Refusal(code=RefusalCode.POLICY_OFF, message=message)
+            return policy_off(signal.agent)
         if isinstance(signal, Relevance):
             state = await self._store.read(_state_of, signal.engram)
             if state in {SignalState.RIDING, SignalState.LEARNED}:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from daemon.config import Settings
 from daemon.errors import ServiceError
 from daemon.ledger_json import filter_of, row_json, step_json
+from daemon.terminal import fail
 from store import chain, ledger, steps
 from store.database import Database, upgrade_database
 from store.errors import StoreError
@@ -38,8 +39,7 @@ def run(given: argparse.Namespace, settings: Settings) -> int:
         finally:
             database.close()
     except (StoreError, ServiceError) as error:
-        sys.stderr.write(f"ridealong: {error}\n")
-        return 1
+        return fail(str(error))
 
 
 def _ls(given: argparse.Namespace, database: Database) -> int:

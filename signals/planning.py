@@ -7,7 +7,7 @@
 
 from typing import assert_never
 
-from signals.policy import Policy
+from signals.policy import Policy, policy_off
 from signals.records import Action, Correction, Engram, LessonPlan, Origin, Outcome, Turn
 from signals.refusals import Refusal, RefusalCode, RefusalError
 from signals.runs import LessonSignal, Run, find_run
@@ -58,10 +58,8 @@ def _admit(signal: LessonSignal, turn: Turn | None, *, policy: Policy, outcome: 
             f"Agent {signal.agent} has no turn {signal.turn}. Give the id that X-Ridealong-Turn told.",
         )
     if not policy.learns(signal.agent):
-        raise RefusalError(
-            RefusalCode.POLICY_OFF,
-            f"No policy lets agent {signal.agent} learn. Name it among the agents that do.",
-        )
+        refusal = policy_off(signal.agent)
+        raise RefusalError(refusal.code, refusal.message)
     if turn.private or not policy.private_contexts.isdisjoint({turn.context, signal.context}):
         raise RefusalError(
             RefusalCode.PRIVATE_CONTEXT,

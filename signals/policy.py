@@ -7,6 +7,7 @@
 from pydantic import BaseModel, ConfigDict
 
 from signals.records import Origin
+from signals.refusals import Refusal, RefusalCode
 
 
 class Policy(BaseModel):
@@ -28,3 +29,9 @@ class Policy(BaseModel):
     def trusts(self, origin: Origin) -> bool:
         """Tell whether what comes from ``origin`` may be learned."""
         return origin not in self.untrusted_origins
+
+
+def policy_off(agent: str) -> Refusal:
+    """Say that no policy opts ``agent`` in."""
+    message = f"No policy lets agent {agent} learn. Name it among the agents that do."
+    return Refusal(code=RefusalCode.POLICY_OFF, message=message)
