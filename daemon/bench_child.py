@@ -42,6 +42,7 @@ def _maker(kind: str) -> Callable[[Plan], Worker]:
 
     makers: dict[str, Callable[[Plan], Worker]] = {
         "lesson": bench_lesson_sides.Ridealong,
+        "unserved-lesson": bench_lesson_sides.RidealongUnserved,
         "whole-window": bench_lesson_sides.WholeWindow,
         "cached-prefix": bench_lesson_sides.CachedPrefix,
         "trl": bench_lesson_sides.Trl,

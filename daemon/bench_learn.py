@@ -28,12 +28,13 @@ PEERS = (
     Peer("PEFT, whole window", "whole-window", most_seconds=1 / 20, most_bytes=1 / 20),
     Peer("PEFT, cached prefix", "cached-prefix", most_seconds=1 / 1.5, most_bytes=1 / 2),
 )
+UNSERVED = "ridealong, run not served"
 MOST_GROWTH, MOST_SLOWDOWN = 1.10, 3.0
 """Only reading the prefix may grow with it: memory hardly, time with the share that reading has."""
 
 
 def run_learn(plan: Plan, say: Say) -> Report:
-    """A lesson of ours against each peer's step: seconds and added memory.
+    """A lesson of ours against each peer's step: seconds and added memory; and against one on an unserved run.
 
     The losses of the first steps are told too: the same tokens under the same model, they should be the same.
     """
@@ -44,7 +45,7 @@ def run_learn(plan: Plan, say: Say) -> Report:
         for peer in PEERS
         if peer not in peers
     )
-    kinds = {OURS: "lesson"} | {peer.name: peer.kind for peer in peers}
+    kinds = {OURS: "lesson", UNSERVED: "unserved-lesson"} | {peer.name: peer.kind for peer in peers}
     with started_sides(kinds, dict.fromkeys(kinds, plan)) as sides:
         losses = "; ".join(f"{name} {side.ready['loss']:.4f}" for name, side in sides.items())
         say(f"loss of the first step: {losses}")
@@ -53,6 +54,11 @@ def run_learn(plan: Plan, say: Say) -> Report:
         ready = sides[OURS].ready
     ours = medians[OURS, "lesson"]
     bars = [bar for peer in peers for bar in _against(peer, ours, medians[peer.name, "lesson"])]
+    unserved = medians[UNSERVED, "lesson"]
+    bars += [
+        Bar(f"time, {peer.name}, run not served", unserved.seconds, medians[peer.name, "lesson"].seconds, "s")
+        for peer in peers
+    ]
     bars.append(Bar("time over its floor: operations at the packed matrix rate", ours.seconds, floor, "s"))
     return Report(
         "learn", machine, ready["model"], ready["repack"], plan.rounds, bars=tuple(bars), skipped=skipped

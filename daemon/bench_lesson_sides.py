@@ -5,8 +5,9 @@ Letters: `P` tokens of the prefix, `R` rows of the run.
 - All have float32 weights, LoRA of rank 8 on every linear layer, AdamW, and the same conversation: P tokens, then
   R rows that are fed tokens P … P + R − 1 and should predict the token after each.
 - Serving the prefix is no part of a lesson where the prefix is kept: with ours and with the cached prefix.
-- The run was not served, which is the dearer case for ours: it computes what would have been served for its KL,
-  which none of the others reports.
+- A lesson on a reply or on what was perceived has its run served by then, so that the KL from the served
+  distribution, which none of the others reports, is a head away. That of a correction has not: it computes what
+  would have been served by a forward pass more, and is a side of its own.
 """
 
 from collections.abc import Mapping
@@ -32,7 +33,9 @@ RANK, ALPHA, LEARNING_RATE = 8, 16, 1e-4
 
 
 class Ridealong:
-    """Our lesson: a walk over a served prefix."""
+    """Our lesson: a walk over a served prefix, on a run that was served after it."""
+
+    serves_run = True
 
     def __init__(self, plan: Plan) -> None:
         self._top, self._run_tokens = plan.top, plan.sizes.run_tokens
@@ -43,7 +46,8 @@ class Ridealong:
         self._tokens = text_tokens(loaded, self._prefix + self._run_tokens + 1)
         self._engine = Engine(loaded.model, settings(plan, slots=1, context_tokens=len(self._tokens)))
         self._engine.add_shadow("shadow", seed=0)
-        self._engine.step(Batch(serving_rows(0, 0, self._tokens[: self._prefix])))
+        served = self._tokens[: -1 if self.serves_run else self._prefix]
+        self._engine.step(Batch(serving_rows(0, 0, served)))
         self._loss = self._learn()
 
     def ready(self) -> Mapping[str, Any]:
@@ -76,6 +80,12 @@ class Ridealong:
         tokens, targets = self._tokens[self._prefix : -1], self._tokens[self._prefix + 1 :]
         rows = lesson_rows(0, self._prefix, tokens, targets, [1.0] * len(tokens))
         return self._engine.step(Batch(rows), shadows={0: "shadow"}).walks[0]
+
+
+class RidealongUnserved(Ridealong):
+    """Our lesson on a run that was not served, as a correction is."""
+
+    serves_run = False
 
 
 class _PeftStep:

@@ -8,11 +8,15 @@ them stand at the queries' own positions), `D` head size, `T` keys of a tile, `M
 - Keys and values of the prefix get no gradient, and none is computed for them.
 - The parts are merged by their log-sum-exp, as in FlashAttention (Dao et al., 2022): exact, not approximate.
 - Key heads are taken one by one: what queries share a key head share a product.
+- Scores are in bits: powers of 2 take a quarter of the time of powers of e (192 × 1,024 scores, float32 on two
+  AMD EPYC cores: 0.02 ms against 0.06), and log2 e goes into the scale of the queries.
 - A layer with a sliding window reads only the tiles that its rows can see.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,6 +29,9 @@ PREFIX_TILE = 1024
 """Keys of a prefix tile: scores of 64 rows of three heads then take 0.8 MB. Half of it costs a lesson a tenth more
 time in small operations, twice as much gains nothing more."""
 
+BITS = 1 / math.log(2)
+"""Bits of a nat."""
+
 LEAST_WEIGHT = 1e-30
 """Attention weights at most this are 0: beside the largest, which is 1, they are far below float32's resolution,
 and their products would be denormal numbers, which are many times slower to add and multiply."""
@@ -32,11 +39,11 @@ and their products would be denormal numbers, which are many times slower to add
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some keys and values [T, D] of one head, and which of them each row sees: bool [M, T], or None for all."""
+    """Some keys and values [T, D] of one head, and which of them each row does not see: bool [M, T], or None."""
 
     keys: Tensor
     values: Tensor
-    seen: Tensor | None
+    hidden: Tensor | None
     of_run: bool = False
 
 
@@ -66,12 +73,14 @@ class _LessonAttention(torch.autograd.Function):
         form: AttentionForm,
     ) -> Tensor:
         heads = _Heads(query, run_keys, run_values, prefix_keys, prefix_values, form)
-        rows = heads.rows(query) * form.scale  # [K, M, D]
+        rows = heads.rows(query) * _row_scale(form)  # [K, M, D]
         output = rows.new_empty(*rows.shape[:2], run_values.shape[3])
         normalizer = rows.new_empty(*rows.shape[:2], 1)
         for head in range(rows.shape[0]):
             output[head], normalizer[head] = _attend_head(rows[head], heads.parts(head), heads.start(head), form)
-        attended = output.to(query.dtype).view(*query.shape[:3], -1)
+        # Rows first in memory: the layer's output projection reads, and keeps, this very tensor.
+        attended = query.new_empty(1, query.shape[2], query.shape[1], run_values.shape[3]).transpose(1, 2)
+        attended.copy_(output.view_as(attended))
         ctx.form = form
         # Not saved as the others are: the slot's storage is written to beside the prefix, whose rows are pinned.
         ctx.prefix = (prefix_keys, prefix_values)
@@ -83,13 +92,14 @@ class _LessonAttention(torch.autograd.Function):
         query, run_keys, run_values, attended, normalizer = ctx.saved_tensors
         prefix_keys, prefix_values = ctx.prefix
         heads = _Heads(query, run_keys, run_values, prefix_keys, prefix_values, ctx.form)
-        rows, out = heads.rows(query) * ctx.form.scale, heads.rows(gradient)
+        rows, out = heads.rows(query) * _row_scale(ctx.form), heads.rows(gradient)
         mean = (out * heads.rows(attended)).sum(-1, keepdim=True)  # [K, M, 1]
         to_query = torch.empty_like(rows)
         to_keys, to_values = (torch.empty_like(run[0], dtype=rows.dtype) for run in (run_keys, run_values))
         for head in range(rows.shape[0]):
             slopes = _Slopes(rows[head], out[head], mean[head], normalizer[head], ctx.form)
             to_query[head], to_keys[head], to_values[head] = slopes.of(heads.parts(head))
+        to_keys *= ctx.form.scale / _row_scale(ctx.form)
         return (
             (to_query * ctx.form.scale).view_as(query).to(query.dtype),
             to_keys[None].to(run_keys.dtype),
@@ -100,7 +110,7 @@ class _LessonAttention(torch.autograd.Function):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Heads:
     """The inputs of one attention, to be taken apart by key head."""
 
@@ -110,6 +120,12 @@ class _Heads:
     prefix_keys: Tensor
     prefix_values: Tensor
     form: AttentionForm
+
+    @cached_property
+    def hidden_run(self) -> Tensor:
+        """Which of the run's keys each row of a key head does not see: bool [M, N]."""
+        seen = visible(self.query.shape[2], self.run_keys.shape[2], self.form.window)
+        return ~seen.repeat(self.groups, 1)
 
     @property
     def groups(self) -> int:
@@ -128,7 +144,7 @@ class _Heads:
             peak = torch.full((self.groups * self.query.shape[2], 1), torch.finfo(wide).min, dtype=wide)
             return peak, torch.zeros_like(peak)
         sinks = self.form.sinks.to(wide).view(-1, self.groups)[head]
-        peak = sinks.repeat_interleave(self.query.shape[2])[:, None]
+        peak = sinks.repeat_interleave(self.query.shape[2])[:, None] * BITS
         return peak, torch.ones_like(peak)
 
     def parts(self, head: int) -> Iterator[_Part]:
@@ -136,34 +152,33 @@ class _Heads:
         rows, run, prefix = self.query.shape[2], self.run_keys.shape[2], self.prefix_keys.shape[2]
         window, first_row = self.form.window, prefix + run - rows
         for start in range(0 if window is None else max(0, first_row - window + 1), prefix, PREFIX_TILE):
-            stop, seen = min(start + PREFIX_TILE, prefix), None
+            stop, hidden = min(start + PREFIX_TILE, prefix), None
             if window is not None and start <= prefix + run - 1 - window:
                 positions = torch.arange(first_row, prefix + run)[:, None]
-                seen = (torch.arange(start, stop) > positions - window).repeat(self.groups, 1)
-            yield _part(self.prefix_keys[0, head, start:stop], self.prefix_values[0, head, start:stop], seen)
-        causal = visible(rows, run, window).repeat(self.groups, 1)
-        yield _part(self.run_keys[0, head], self.run_values[0, head], causal, of_run=True)
+                hidden = (torch.arange(start, stop) <= positions - window).repeat(self.groups, 1)
+            yield _part(self.prefix_keys[0, head, start:stop], self.prefix_values[0, head, start:stop], hidden)
+        yield _part(self.run_keys[0, head], self.run_values[0, head], self.hidden_run, of_run=True)
 
 
-def _part(keys: Tensor, values: Tensor, seen: Tensor | None, *, of_run: bool = False) -> _Part:
+def _part(keys: Tensor, values: Tensor, hidden: Tensor | None, *, of_run: bool = False) -> _Part:
     wide = keys.dtype if keys.dtype == torch.float64 else torch.float32
-    return _Part(keys.to(wide).contiguous(), values.to(wide).contiguous(), seen, of_run)
+    return _Part(keys.to(wide).contiguous(), values.to(wide).contiguous(), hidden, of_run)
 
 
 def _attend_head(
     rows: Tensor, parts: Iterator[_Part], start: tuple[Tensor, Tensor], form: AttentionForm
 ) -> tuple[Tensor, Tensor]:
-    """One head's attention of scaled rows [M, D] over its parts: mixed values [M, D] and log-sum-exp [M, 1]."""
+    """One head's attention of scaled rows [M, D] over its parts: mixed values [M, D] and log-sum-exp [M, 1], in bits."""
     peak, total = start
     mixed: Tensor | float = 0.0
     for part in parts:
-        scores = _visible_scores(_scores(rows, part, form), part)
+        scores = _hide(_scores(rows, part, form), part)
         higher = torch.maximum(peak, scores.amax(-1, keepdim=True))
-        weights, shrink = _weights(scores, higher), torch.exp(peak - higher)
+        weights, shrink = _weights(scores, higher), torch.exp2(peak - higher)
         total = total * shrink + weights.sum(-1, keepdim=True)
         mixed = mixed * shrink + times(weights, part.values)
         peak = higher
-    return mixed / total, peak + total.log()
+    return mixed / total, peak + total.log2()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +197,11 @@ class _Slopes:
         to_keys = to_values = self.rows
         for part in parts:
             scores = _scores(self.rows, part, self.form)
-            weights = _weights(_visible_scores(scores, part), self.normalizer)
+            bend = None if self.form.softcap is None else 1 - (scores / (self.form.softcap * BITS)).square_()
+            weights = _weights(_hide(scores, part), self.normalizer)
             slope = times_transposed(self.out, part.values).sub_(self.mean).mul_(weights)
-            if self.form.softcap is not None:
-                slope = slope * (1 - (scores / self.form.softcap).square())
+            if bend is not None:
+                slope *= bend
             to_rows += times(slope, part.keys)
             if part.of_run:
                 to_keys, to_values = slope.t() @ self.rows, weights.t() @ self.out
@@ -193,15 +209,21 @@ class _Slopes:
 
 
 def _scores(rows: Tensor, part: _Part, form: AttentionForm) -> Tensor:
-    """Scores [M, T] of scaled rows, capped where the layer caps them, before anything is masked."""
+    """Scores [M, T] in bits of scaled rows, capped where the layer caps them, before anything is masked."""
     scores = times_transposed(rows, part.keys)
-    return scores if form.softcap is None else torch.tanh(scores / form.softcap) * form.softcap
+    return scores if form.softcap is None else torch.tanh(scores / form.softcap) * (form.softcap * BITS)
 
 
-def _visible_scores(scores: Tensor, part: _Part) -> Tensor:
-    return scores if part.seen is None else scores.masked_fill(~part.seen, -torch.inf)
+def _hide(scores: Tensor, part: _Part) -> Tensor:
+    """The scores with those of hidden keys put to −∞, in place."""
+    return scores if part.hidden is None else scores.masked_fill_(part.hidden, -torch.inf)
 
 
 def _weights(scores: Tensor, normalizer: Tensor) -> Tensor:
-    """The exponential of scores less the normalizer, in which what cannot count is 0."""
-    return torch.threshold_((scores - normalizer).exp_(), LEAST_WEIGHT, 0.0)
+    """2 to the power of scores less the normalizer, in which what cannot count is 0; in the scores' place."""
+    return torch.threshold_(scores.sub_(normalizer).exp2_(), LEAST_WEIGHT, 0.0)
+
+
+def _row_scale(form: AttentionForm) -> float:
+    """What queries are multiplied by: scores in bits, but in nats where a cap is still to be put on them."""
+    return form.scale if form.softcap is not None else form.scale * BITS

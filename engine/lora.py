@@ -70,15 +70,39 @@ class RideLinear(LoraLinear):  # type: ignore[misc]
         return result
 
     def _with_term(self, use: Use, x: Tensor, result: Tensor) -> Tensor:
+        rows, flat = x.flatten(0, -2), result.flatten(0, -2)
         if use.rows is None:
-            return result + self._term(use.adapter, x)
-        flat = result.flatten(0, -2)
-        chosen = flat[use.rows] + self._term(use.adapter, x.flatten(0, -2)[use.rows])
+            return self._added(use.adapter, rows, flat).view_as(result)
+        chosen = self._added(use.adapter, rows[use.rows], flat[use.rows])
         return flat.index_copy(0, use.rows, chosen).view_as(result)
 
-    def _term(self, adapter: str, x: Tensor) -> Tensor:
-        term: Tensor = self.lora_B[adapter](self.lora_A[adapter](x)) * self.scaling[adapter]
-        return term
+    def _added(self, adapter: str, x: Tensor, result: Tensor) -> Tensor:
+        down, up = self.lora_A[adapter].weight, self.lora_B[adapter].weight
+        added: Tensor = _LowRankTerm.apply(result, x, down, up, self.scaling[adapter])  # type: ignore[no-untyped-call]
+        return added
+
+
+class _LowRankTerm(torch.autograd.Function):
+    """result + scale · x Aᵀ Bᵀ for x [N, in], A [r, in], B [out, r]: LoRA's term, its scale on the [N, r] side.
+
+    The same products as autograd's own, without the steps at full width that a scale, a sum and a
+    transposed gradient of B would be.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, x: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
+        low = (x @ down.t()).mul_(scale)
+        ctx.scale = scale
+        ctx.save_for_backward(x, low, down, up)
+        return torch.addmm(result, low, up.t())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, low, down, up = ctx.saved_tensors
+        to_low = (gradient @ up).mul_(ctx.scale)
+        to_x = to_low @ down if ctx.needs_input_grad[1] else None
+        to_down, to_up = to_low.t() @ x, (low.t() @ gradient).t().contiguous()
+        return gradient, to_x, to_down, to_up, None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,17 @@ Letters: `R` rows of the run, `H` hidden size, `V` vocabulary.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 SLICE_BYTES = 4 * 2**20
 """Logits held at once. A slice is a segment, which those who are served wait for: at a vocabulary of 49,152 these
 are 21 rows, some 20 ms on two cores, and packed products lose little by fewer rows."""
+
+BLOCK_BYTES = 2**20
+"""Logits that are turned into probabilities at a time: what one core's cache holds."""
 
 Head = Callable[[Tensor], Tensor]
 """States after the last layer [n, H] to logits [n, V] in float32."""
@@ -82,8 +85,8 @@ def loss_slices(
     step = max(1, slice_bytes // (4 * vocabulary))
     for first in range(0, len(weighed), step):
         chosen = weighed[first : first + step]
-        served_logits = None if served is None else (served_head or head)(served[list(chosen)])
-        yield _one_slice(states, gradient, rows, head, chosen, served_logits)
+        as_served = None if served is None else partial(served_head or head, served[list(chosen)])
+        yield _one_slice(states, gradient, rows, head, chosen, as_served)
 
 
 def _one_slice(
@@ -92,7 +95,7 @@ def _one_slice(
     rows: LabelledRows,
     head: Head,
     chosen: Sequence[int],
-    served_logits: Tensor | None,
+    as_served: Callable[[], Tensor] | None,
 ) -> SliceLoss:
     index = torch.tensor(chosen)
     targets = torch.tensor([rows.targets[i] for i in chosen])[:, None]
@@ -100,10 +103,16 @@ def _one_slice(
     leaf = states[index].detach().requires_grad_()
     with torch.enable_grad():
         logits = head(leaf)  # [n, V]
-    slope = F.log_softmax(logits.detach(), dim=-1)
-    losses = -slope.gather(1, targets)
-    kl_sum = 0.0 if served_logits is None else _kl_sum(served_logits, slope)
-    slope.exp_().mul_(weights).scatter_add_(1, targets, -weights)  # d loss / d logits
+    slope = torch.empty_like(logits)  # apart from the logits, which their graph may need
+    losses, kl_sum = torch.empty_like(weights), 0.0
+    served_logits = None if as_served is None else as_served()
+    for part in _blocks(logits):
+        losses[part] = _log_softmax(logits.detach()[part], slope[part]).gather(1, targets[part]).neg_()
+        if served_logits is not None:
+            kl_sum += _kl_sum(served_logits[part], slope[part])
+        slope[part].exp_()
+    del served_logits
+    slope.mul_(weights).scatter_add_(1, targets, -weights)  # d loss / d logits
     logits.backward(slope)
     assert leaf.grad is not None
     gradient[index] = leaf.grad
@@ -111,7 +120,19 @@ def _one_slice(
     return SliceLoss(loss=(losses * weights).sum().item(), kl_sum=kl_sum, row_losses=own)
 
 
+def _blocks(logits: Tensor) -> Iterator[slice]:
+    """Rows of logits [n, V], some at a time: what is done to them one after the other stays in the cache."""
+    step = max(1, BLOCK_BYTES // (logits.element_size() * logits.shape[1]))
+    return (slice(first, first + step) for first in range(0, logits.shape[0], step))
+
+
+def _log_softmax(logits: Tensor, out: Tensor) -> Tensor:
+    """The log-softmax of logits [n, V], into `out`."""
+    return torch.log_softmax(logits, -1, out=out)
+
+
 def _kl_sum(served_logits: Tensor, shadow: Tensor) -> float:
     """Σ over rows of KL(served ‖ shadow) in nats, from served logits and the shadow's log-softmax, both [n, V]."""
-    served = F.log_softmax(served_logits, dim=-1)
-    return F.kl_div(shadow, served, reduction="sum", log_target=True).item()
+    served = torch.log_softmax(served_logits, -1)
+    apart = served - shadow
+    return torch.dot(served.exp_().flatten(), apart.flatten()).item()

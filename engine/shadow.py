@@ -4,6 +4,7 @@
   gradient is not finite, when the result is not finite, or when the optimizer raises.
 - A step after which the shadow did not move is an error, not a success.
 - A snapshot holds all that the next step depends on; restoring it is exact.
+- Its hash is made once for each change of its values.
 """
 
 import math
@@ -77,10 +78,14 @@ class Shadow:
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
         self._optimizer = _make_optimizer(list(self._parameters.values()), settings)
+        self._hashed: tuple[list[int], str] | None = None
 
     def sha256(self) -> str:
         """The SHA-256 of the adapter's values."""
-        return self._bank.sha256(self.name)
+        versions = [parameter._version for parameter in self._parameters.values()]
+        if self._hashed is None or self._hashed[0] != versions:
+            self._hashed = (versions, self._bank.sha256(self.name))
+        return self._hashed[1]
 
     def gradient_norm(self) -> float:
         """The Euclidean norm of the gradient over all parameters."""
@@ -116,6 +121,7 @@ class Shadow:
             ShadowDidNotMove: the step had no effect; nothing has changed.
         """
         try:
+            self._hashed = None  # a fused step does not count as a version
             self._optimizer.step()
             sha_after = self._check_step(prepared.sha_before)
         except BaseException:
@@ -174,4 +180,5 @@ def _make_optimizer(parameters: list[Any], settings: OptimizerSettings) -> torch
         betas=settings.betas,
         eps=settings.eps,
         weight_decay=settings.weight_decay,
+        fused=True,
     )
