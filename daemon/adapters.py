@@ -8,15 +8,16 @@
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Coroutine
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any, TypeVar
 
 from torch import Tensor
 
 from daemon.lane_thread import LaneThread
+from daemon.lora_adapters import LoraAdapters
 from daemon.snapshots import Snapshots
+from daemon.stables import BASE_STABLE, Stable, is_lora, lora_lane_name
+from daemon.unbroken import Unbroken
 from engine.lane import Lane
 from engine.slots import BASE
 from store import adapters as stored
@@ -24,39 +25,28 @@ from store.errors import Unknown
 from store.records import Adapter, Adapters
 from store.store import Store
 
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Stable:
-    """The stable set an agent is served with: its name in the lane, and the one people see (`agent@3`)."""
-
-    lane_name: str
-    label: str
-
-
-BASE_STABLE = Stable(BASE, BASE)
-
 
 class AgentAdapters:
     """Keeps the lane's adapters in line with the store's."""
 
-    def __init__(self, store: Store, lane: LaneThread, snapshots: Snapshots) -> None:
+    def __init__(self, store: Store, lane: LaneThread, snapshots: Snapshots, loras: LoraAdapters) -> None:
         self._store = store
+        self._loras = loras
         self._lane = lane
         self._snapshots = snapshots
         self._stables: dict[str, Stable] = {}
         self._shadows: set[str] = set()
         self._changing = asyncio.Lock()
-        self._work: set[asyncio.Future[Any]] = set()
+        self._unbroken = Unbroken()
 
     async def stable(self, agent: str) -> Stable:
-        """The stable set the agent is served with now, loaded into the lane."""
+        """The stable set the agent is served with now, loaded into the lane; without one of her own the lane's."""
         async with self._changing:
             if agent not in self._stables:
                 kept = await self._kept(agent)
                 self._stables[agent] = BASE_STABLE if kept is None else await self._install(kept.stable)
-            return self._stables[agent]
+            own = self._stables[agent]
+        return await self._loras.stable() if own == BASE_STABLE else own
 
     async def shadow(self, agent: str) -> str:
         """The lane's name of the agent's shadow, which is made, or loaded from its head, if it isn't there."""
@@ -80,7 +70,7 @@ class AgentAdapters:
             Unknown: the agent has no adapter.
             NothingToPromote: the shadow is what is served.
         """
-        return await self._to_the_end(self._promote(agent))
+        return await self._unbroken.run(self._promote(agent))
 
     async def check_version(self, agent: str, version: int) -> None:
         """Is there such a version?
@@ -98,7 +88,7 @@ class AgentAdapters:
         Raises:
             Unknown: there is no such agent or version.
         """
-        return await self._to_the_end(self._rollback(agent, version))
+        return await self._unbroken.run(self._rollback(agent, version))
 
     async def export(self, agent: str, directory: Path, *, version: int | None) -> Adapter:
         """Write a version (else the shadow's head) of the agent's as a PEFT adapter directory.
@@ -124,6 +114,8 @@ class AgentAdapters:
 
     async def lane_name(self, label: str) -> str:
         """The lane's name of the stable set that people see as `label`, loaded or not."""
+        if is_lora(label):
+            return lora_lane_name(label)
         agent, _, version = label.rpartition("@")
         if label == BASE or not agent:
             return BASE
@@ -145,13 +137,6 @@ class AgentAdapters:
             await self._restore(agent, await self._read(kept.shadow.snapshot), cancelling=())
         return kept
 
-    async def _to_the_end(self, work: Coroutine[object, object, T]) -> T:
-        """Do it to its end even if whoever asked goes away half-way: store and lane must not part."""
-        task = asyncio.ensure_future(work)
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
-        return await asyncio.shield(task)
-
     async def _kept(self, agent: str) -> Adapters | None:
         try:
             return await self._store.read(stored.adapters_of, agent)
@@ -165,7 +150,7 @@ class AgentAdapters:
         name = _stable_name(adapter)
         tensors = await self._read(adapter.snapshot)
 
-        keep = {name, *(stable.lane_name for stable in self._stables.values())}
+        keep = {name, *self._loras.kept, *(stable.lane_name for stable in self._stables.values())}
 
         def load(lane: Lane) -> None:
             lane.retire_stables(keep)

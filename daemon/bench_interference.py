@@ -4,6 +4,7 @@
   same positions, on a lane whose other slot holds the prefix that the lessons need.
 - Unbroken load: one turn is served all the time, and a lesson always waits behind the one that walks. A block
   with lessons lasts until one of them is learned to its end; the block without serves as many tokens.
+  What is measured is the duty: lessons wait for no pause here.
 - Pauses: a turn, then as much idle time as it took, and so on; a lesson comes with each turn and should be learned
   by the end of the pause after it.
 - A gap is the time between two tokens of a turn, as whoever reads them sees it.
@@ -18,7 +19,9 @@ from itertools import count, pairwise
 from daemon.bench_measure import load, settings, text_tokens
 from daemon.bench_plan import Plan, Say
 from daemon.bench_report import Bar, Report, this_machine
+from daemon.config import Settings
 from engine.batch import Batch, serving_rows
+from engine.duty import DutyMeter
 from engine.engine import Engine
 from engine.lane import Lane
 from engine.orders import Event, LessonEnded, LessonOrder, TokenServed, TurnEnded, TurnOrder
@@ -38,6 +41,7 @@ GAP_STEPS, GAP_SECONDS = 2, 0.020
 MOST_BLOCKS = 6
 """A block with lessons serves at most so many times `block_tokens`: one that learns nothing must end too."""
 
+PATIENCE_SECONDS: float = Settings.model_fields["patience_seconds"].default
 IDLE_SECONDS = 0.001
 
 
@@ -95,6 +99,7 @@ class _Bench:
 
     def serve_unbroken(self, *, learning: bool, tokens: int) -> Block:
         """Serve one turn: so many tokens, and on until a lesson is learned if there are any."""
+        self._lane.duty = DutyMeter()
         block, times = Block(), list[float]()
         name = self._submit(MOST_BLOCKS * self._sizes.block_tokens)
         lessons = list[str]()
@@ -113,6 +118,7 @@ class _Bench:
 
     def serve_with_pauses(self, *, learning: bool) -> Block:
         """Serve turns, each followed by as much idle time as it took."""
+        self._lane.duty = DutyMeter(patience_seconds=PATIENCE_SECONDS)
         block, lessons = Block(), list[str]()
         for _ in range(self._sizes.block_turns):
             started, times = time.perf_counter(), list[float]()

@@ -5,12 +5,17 @@
 - Rendering needs no torch; a template that cannot render a conversation says so as `RenderError`.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 
 from jinja2 import TemplateError as JinjaError
 from transformers import PreTrainedTokenizerFast
 
+from daemon.token_text import TokenTexts
 from signals.tokens import Encoding, RenderError
+
+RESERVED_ARGS = frozenset(inspect.signature(PreTrainedTokenizerFast.apply_chat_template).parameters)
+"""What rendering decides itself; a client's template arguments may be anything else."""
 
 
 class HuggingFaceChat:
@@ -24,6 +29,22 @@ class HuggingFaceChat:
     def has_template(self) -> bool:
         """Does the model come with a chat template?"""
         return self._tokenizer.chat_template is not None
+
+    @property
+    def template(self) -> str:
+        """The template's text; of several by name, all of them."""
+        template = self._tokenizer.chat_template
+        return "\n".join(template.values()) if isinstance(template, dict) else template or ""
+
+    @property
+    def vocabulary_tokens(self) -> int:
+        """How many tokens the tokenizer knows."""
+        return self._tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def token_texts(self) -> TokenTexts:
+        """The text of each token by itself."""
+        return TokenTexts(self._tokenizer.backend_tokenizer)
 
     def render(
         self,
@@ -47,7 +68,7 @@ class HuggingFaceChat:
                 add_generation_prompt=add_generation_prompt,
                 **template_args,
             )
-        except (JinjaError, ValueError, TypeError, KeyError) as error:
+        except (JinjaError, ValueError, TypeError, LookupError) as error:
             raise RenderError(f"the model's chat template refuses this conversation: {error}") from error
         return str(text)
 
@@ -55,3 +76,11 @@ class HuggingFaceChat:
         """Token ids and character offsets of a text; the template's own tokens are recognised in it."""
         encoded = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
         return Encoding(ids=tuple(encoded.ids), offsets=tuple(encoded.offsets))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones included; what is no whole character is U+FFFD."""
+        return self._tokenizer.backend_tokenizer.decode(tokens, skip_special_tokens=False)
+
+    def encode_prompt(self, text: str) -> tuple[int, ...]:
+        """Token ids of a prompt that no template wrote, begun as the tokenizer begins a text."""
+        return tuple(self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=True).ids)

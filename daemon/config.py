@@ -68,6 +68,9 @@ class Settings(BaseModel):
     duty: float = Field(
         0.10, gt=0, le=1, description="share of lane time learning may take while someone is served"
     )
+    patience_seconds: float = Field(
+        5.0, ge=0, description="how long a lesson waits for a pause in serving before it learns beside it"
+    )
     idle_seconds: float = Field(2.0, ge=0, description="how long the lane is idle before lessons run in the gap")
     lesson_ttl_seconds: float = Field(86400.0, gt=0, description="how long a lesson may wait for its turn")
 

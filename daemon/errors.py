@@ -1,32 +1,33 @@
-"""What the service says no to over HTTP, and the one shape it says it in.
+"""What the service says no to over HTTP.
 
 ServiceError
 ├── BadRequest     400  a field is wrong; `param` names it
 ├── NotFound       404  there is no such thing
 ├── Conflict       409  it clashes with what is there
-└── Unavailable    503  the lane or the ledger cannot serve now
-    └── LaneStopped     the lane is closed, or has failed
+├── Unavailable    503  the lane or the ledger cannot serve now
+│   └── LaneStopped     the lane is closed, or has failed
+└── HttpError      4xx  what HTTP itself refuses: no such path, method or size
 
-The body is OpenAI's: {"error": {"message", "type", "param", "code"}}.
+`daemon/error_answers.py` says them in the shape of each dialect.
 """
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from aiohttp import web
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from store.errors import AlreadyRecorded, BadPage, Closed, DoesNotFollow, NothingToPromote, StoreError, Unknown
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class ServiceError(Exception):
     """The root: an HTTP status with a message for whoever asked."""
 
-    status: ClassVar[int] = 500
+    status: int = 500
     kind: ClassVar[str] = "server_error"
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -64,6 +65,16 @@ class Unavailable(ServiceError):
     kind = "unavailable_error"
 
 
+class HttpError(ServiceError):
+    """HTTP itself refuses the request, with a status of its own."""
+
+    kind = "invalid_request_error"
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class SnapshotDamaged(Exception):
     """A snapshot's content is not what its name says, or it is missing."""
 
@@ -84,35 +95,6 @@ _STATUS: tuple[tuple[type[Exception], type[ServiceError]], ...] = (
 )
 """Lower layers' errors, the first match wins."""
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@web.middleware
-async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn every error of a handler into the one error body."""
-    try:
-        return await handler(request)
-    except ServiceError as error:
-        return error_response(error)
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        return _body(error.status, str(error.reason), kind=BadRequest.kind, headers=dict(error.headers))
-    except ConnectionError:  # the client has gone
-        raise
-    except Exception as error:  # the border: logged, and answered without the traceback
-        return error_response(mapped(error))
-
-
-def error_response(error: ServiceError) -> web.Response:
-    """The answer that an error makes."""
-    return _body(error.status, error.message, kind=error.kind, param=error.param, code=error.code)
-
-
-def error_body(error: ServiceError) -> dict[str, Any]:
-    """The error's body, for a stream that has already begun."""
-    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
-
 
 async def read_json(request: web.Request) -> Any:
     """The request's body as JSON.
@@ -124,6 +106,18 @@ async def read_json(request: web.Request) -> Any:
         return json.loads(await request.read())
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}; send a JSON object in UTF-8") from error
+
+
+async def read_as(request: web.Request, body: TypeAdapter[T]) -> T:
+    """The request's body, checked.
+
+    Raises:
+        BadRequest: it is not JSON, or not what is asked for; the first field that is wrong is named.
+    """
+    try:
+        return body.validate_python(await read_json(request))
+    except ValidationError as error:
+        raise bad_field(error) from error
 
 
 def bad_field(error: ValidationError) -> BadRequest:
@@ -146,17 +140,3 @@ def mapped(error: Exception) -> ServiceError:
             return ours(str(error))
     logger.exception("a request failed")
     return ServiceError("the service failed on this request; its log says why")
-
-
-def _body(
-    status: int,
-    message: str,
-    *,
-    kind: str,
-    param: str | None = None,
-    code: str | None = None,
-    headers: dict[str, str] | None = None,
-) -> web.Response:
-    body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
-    kept = {key: value for key, value in (headers or {}).items() if key.lower() in {"allow", "retry-after"}}
-    return web.json_response(body, status=status, headers=kept)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from daemon.errors import LaneStopped
+from daemon.serving_time import ServingTime
 from engine.lane import Lane
 from engine.orders import (
     Event,
@@ -45,11 +46,14 @@ class TurnHandle:
 
     def __init__(self, turn: str) -> None:
         self.turn = turn
+        self.slot: int | None = None
         self.ended: TurnEnded | None = None
         self._events: asyncio.Queue[TurnStarted | TokenServed | TurnEnded] = asyncio.Queue()
 
     def put(self, event: TurnStarted | TokenServed | TurnEnded) -> None:
         """Take the next event."""
+        if isinstance(event, TurnStarted):
+            self.slot = event.slot
         self._events.put_nowait(event)
 
     async def events(self) -> AsyncIterator[TurnStarted | TokenServed | TurnEnded]:
@@ -77,6 +81,8 @@ class LaneThread:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._asked: set[asyncio.Future[Any]] = set()
         self._turns: dict[str, TurnHandle] = {}
+        self._walking: dict[str, int] = {}
+        self.serving_time = ServingTime()
         self._loop = asyncio.get_running_loop()
         self._loaded: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="lane", daemon=True)
@@ -86,6 +92,19 @@ class LaneThread:
     def live_turns(self) -> int:
         """How many turns have not ended."""
         return len(self._turns)
+
+    @property
+    def queued_turns(self) -> int:
+        """How many turns wait for a slot."""
+        return sum(handle.slot is None for handle in self._turns.values())
+
+    def turns_by_slot(self) -> dict[int, str]:
+        """The turn that each slot is busy with, as far as the events have come."""
+        return {handle.slot: turn for turn, handle in self._turns.items() if handle.slot is not None}
+
+    def lessons_by_slot(self) -> dict[int, str]:
+        """The lesson that walks on a slot, as far as the events have come."""
+        return {slot: lesson for lesson, slot in self._walking.items()}
 
     @property
     def stopped(self) -> bool:
@@ -123,11 +142,13 @@ class LaneThread:
             TurnRejected: the engine cannot serve it as asked.
         """
         handle = self._turns[order.id] = TurnHandle(order.id)
+        self.serving_time.live(len(self._turns))
         try:
             await self.call(lambda lane: lane.submit(order, lessons))
         except BaseException:
             self.cancel(order.id)
             self._turns.pop(order.id, None)
+            self.serving_time.live(len(self._turns))
             raise
         return handle
 
@@ -188,17 +209,27 @@ class LaneThread:
     def _publish(self, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, LessonStarted | LessonEnded):
+                self._note(event)
                 self._on_lesson(event)
             elif (handle := self._turns.get(event.turn)) is not None:
                 handle.put(event)
                 if isinstance(event, TurnEnded):
                     del self._turns[event.turn]
+                    self.serving_time.live(len(self._turns))
+
+    def _note(self, event: LessonStarted | LessonEnded) -> None:
+        if isinstance(event, LessonStarted):
+            self._walking[event.lesson] = event.slot
+        else:
+            self._walking.pop(event.lesson, None)
 
     def _stop(self, why: str) -> None:
         self._stopped = True
         for turn, handle in self._turns.items():
             handle.put(TurnEnded(turn, "failed", error=why))
         self._turns.clear()
+        self._walking.clear()
+        self.serving_time.live(0)
         for future in list(self._asked):
             _settle(future, LaneStopped(why), None)
 

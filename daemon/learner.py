@@ -13,6 +13,7 @@ import uuid
 from typing import Any
 
 from daemon.adapters import AgentAdapters
+from daemon.metrics import Metrics
 from daemon.rides import Pending, Rides
 from daemon.snapshots import Snapshots
 from engine.errors import LessonRefused
@@ -37,10 +38,12 @@ class Learner:
         rides: Rides,
         adapters: AgentAdapters,
         snapshots: Snapshots,
+        metrics: Metrics,
         *,
         optimizer: OptimizerSettings,
     ) -> None:
         self._store = store
+        self._metrics = metrics
         self._rides = rides
         self._adapters = adapters
         self._snapshots = snapshots
@@ -51,6 +54,7 @@ class Learner:
 
     def on_lesson(self, event: LessonStarted | LessonEnded) -> None:
         """Take an event of the lane's, to be handled in its turn."""
+        self._metrics.heard(event)
         self._events.put_nowait(event)
 
     def is_rolling_back(self, agent: str) -> bool:
@@ -66,6 +70,7 @@ class Learner:
                     event.set()
                 else:
                     await self._handle_or_take_back(event)
+                    self._metrics.backlog.leave(event)
         finally:
             self._over = True
             while not self._events.empty():
@@ -141,6 +146,7 @@ class Learner:
             peak_bytes=learned.peak_bytes,
         )
         kept = await self._store.write(steps.commit_step, step)
+        self._metrics.learned(learned)
         self._rides.end(pending.fate("learned", **_facts(step, kept.number)))
         await self._drop_snapshot(pending.agent, former)
 
@@ -149,6 +155,7 @@ class Learner:
         cancelled = refused.code == "cancelled" and not rolled_back
         if cancelled or (refused.code == "unserved_prefix" and not pending.served_here):
             await self._store.write(lessons.end_ride, pending.id)
+            self._metrics.lesson("waiting")
             self._rides.end(pending.fate("waiting"))
             return
         refusal = Refusal(code=RefusalCode(refused.code), message=refused.message, position=refused.position)
@@ -166,6 +173,7 @@ class Learner:
             message=refusal.message,
             position=refusal.position,
         )
+        self._metrics.lesson("refused", refusal.code)
 
     async def _take_back(self, pending: Pending) -> None:
         """After an event that could not be recorded: the shadow as the ledger has it, the lesson out of hand."""
@@ -178,6 +186,7 @@ class Learner:
             await self._adapters.restore_head(pending.agent, cancelling=walking)
         except Exception:  # the next commit will not follow the head, and comes here again
             logger.exception("the shadow of %s could not be put back", pending.agent)
+        self._metrics.lesson("failed")
         facts = {"code": str(RefusalCode.CANCELLED), "message": message, "position": None}
         self._rides.end(pending.fate("refused", **facts))
 

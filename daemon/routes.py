@@ -1,7 +1,8 @@
-"""The routes: which path goes where, and the small handlers for signals, ledger, adapters and the lane's state."""
+"""The routes: which path goes where, and the small handlers for signals, ledger and adapters."""
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -10,12 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from daemon.adapters import AgentAdapters
 from daemon.boarding import Boarding
-from daemon.errors import BadRequest, answer_errors, bad_field, read_json
+from daemon.dialects.every import Endpoint
+from daemon.error_answers import answer_errors
+from daemon.errors import BadRequest, bad_field, read_json
 from daemon.intake import Intake
 from daemon.lane_thread import LaneThread
 from daemon.learner import Learner
 from daemon.ledger_json import filter_of, row_json, step_json, time_text
-from daemon.openai_chat import ChatCompletions
 from daemon.speaker import check_signals
 from signals.records import Signal, parse_signals
 from store import adapters as stored_adapters
@@ -62,6 +64,7 @@ class Routes:
         adapters: AgentAdapters,
         *,
         exports: Path,
+        model: str,
     ) -> None:
         self._store = store
         self._lane = lane
@@ -70,28 +73,17 @@ class Routes:
         self._learner = learner
         self._adapters = adapters
         self._exports = exports
+        self._model = model
+
+    async def models(self, _request: web.Request) -> web.Response:
+        """The one model that is served."""
+        entry = {"id": self._model, "object": "model", "created": int(time.time()), "owned_by": "ridealong"}
+        return web.json_response({"object": "list", "data": [entry]})
 
     async def health(self, _request: web.Request) -> web.Response:
         """Is the lane serving?"""
         status = 503 if self._lane.stopped else 200
         return web.json_response({"status": "stopped" if self._lane.stopped else "ok"}, status=status)
-
-    async def slots(self, _request: web.Request) -> web.Response:
-        """What each slot holds now."""
-        facts = await self._lane.call(
-            lambda lane: [
-                {
-                    "id": slot.index,
-                    "is_processing": slot.busy,
-                    "n_ctx": lane.engine.settings.context_tokens,
-                    "n_past": len(slot.tokens),
-                    "stable": slot.stable,
-                    "pinned_tokens": slot.pinned_tokens,
-                }
-                for slot in lane.engine.slots
-            ]
-        )
-        return web.json_response(facts)
 
     async def take_signals(self, request: web.Request) -> web.Response:
         """`POST /signals`: one, a list, or NDJSON."""
@@ -173,19 +165,17 @@ class Routes:
         return web.json_response({"agent": agent, "directory": str(target)} | body)
 
 
-def application(routes: Routes, chat: ChatCompletions) -> web.Application:
+def application(
+    routes: Routes, endpoints: Sequence[Endpoint], others: Sequence[web.RouteDef] = ()
+) -> web.Application:
     """The HTTP application."""
-
-    async def models(_request: web.Request) -> web.Response:
-        return web.json_response(chat.models())
-
     app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BODY_BYTES)
     app.add_routes(
         [
-            web.post("/v1/chat/completions", chat.handle),
-            web.get("/v1/models", models),
+            *(web.post(endpoint.path, endpoint.handle) for endpoint in endpoints),
+            *others,
+            web.get("/v1/models", routes.models),
             web.get("/health", routes.health),
-            web.get("/slots", routes.slots),
             web.post("/signals", routes.take_signals),
             web.get("/signals/{id}", routes.one_signal),
             web.get("/ledger", routes.ledger_page),

@@ -20,10 +20,16 @@ from daemon.adapters import AgentAdapters
 from daemon.boarding import Boarding
 from daemon.chat_template import HuggingFaceChat
 from daemon.config import Settings
+from daemon.dialects.every import dialect_handlers
+from daemon.dialects.prompts import Prompts
+from daemon.grammar import Grammars
 from daemon.intake import Intake
+from daemon.lane_state import LaneFacts, LaneState
 from daemon.lane_thread import LaneThread
 from daemon.learner import Learner
-from daemon.openai_chat import ChatCompletions
+from daemon.lora_adapters import LoraAdapters
+from daemon.lora_routes import LoraRoutes
+from daemon.metrics import Metrics, MetricsRoute
 from daemon.rides import Rides
 from daemon.routes import Routes, application
 from daemon.snapshots import Snapshots
@@ -106,8 +112,11 @@ class Service:
         chat, rides = HuggingFaceChat(model.tokenizer, model.end_tokens), Rides(lane)
         made_for = {"model": model.identity, "rank": str(settings.rank), "alpha": str(settings.alpha)}
         snapshots = Snapshots(settings.data_dir, made_for=made_for)
-        adapters = AgentAdapters(store, lane, snapshots)
-        learner = Learner(store, rides, adapters, snapshots, optimizer=self._optimizer)
+        exports, shape = settings.data_dir / "exports", AdapterShape(rank=settings.rank, alpha=settings.alpha)
+        loras = LoraAdapters(lane, exports, shape)
+        adapters = AgentAdapters(store, lane, snapshots, loras)
+        metrics = Metrics(lane, rides, slots=settings.slots, model=model.name)
+        learner = Learner(store, rides, adapters, snapshots, metrics, optimizer=self._optimizer)
         boarding = Boarding(
             lane,
             rides,
@@ -132,12 +141,15 @@ class Service:
             adapters,
             rides,
             boarding,
+            metrics,
             end_tokens=model.end_tokens,
             context_tokens=context_tokens,
         )
-        exports = settings.data_dir / "exports"
-        routes = Routes(store, lane, intake, boarding, learner, adapters, exports=exports)
-        app = application(routes, ChatCompletions(turns, chat, model=model.name))
+        routes = Routes(store, lane, intake, boarding, learner, adapters, exports=exports, model=model.name)
+        prompts = Prompts(chat, Grammars(model.tokenizer, model.end_tokens))
+        state = LaneState(lane, chat, LaneFacts(model.name, model.directory, settings.slots, context_tokens))
+        others = [*state.routes(), *LoraRoutes(loras).routes(), *MetricsRoute(metrics, store).routes()]
+        app = application(routes, dialect_handlers(turns, prompts, model=model.name), others)
         return _Parts(snapshots, learner, boarding, intake, app)
 
     def _load(self) -> Lane:
@@ -160,7 +172,8 @@ class Service:
         self._model = model
         self._say(f"weights repacked: {engine.packing.mode}, {engine.packing.nbytes / 2**20:.0f} MiB")
         self._say(f"{model.name} is ready after {time.perf_counter() - started:.1f} s")
-        return Lane(engine, model.tokenizer.backend_tokenizer, duty=DutyMeter(settings.duty))
+        duty = DutyMeter(settings.duty, patience_seconds=settings.patience_seconds)
+        return Lane(engine, model.tokenizer.backend_tokenizer, duty=duty)
 
     def _loaded(self) -> LoadedModel:
         assert self._model is not None, "the lane has not been started"

@@ -9,17 +9,20 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
-from daemon.adapters import AgentAdapters, Stable
+from daemon.adapters import AgentAdapters
 from daemon.boarding import Boarding
 from daemon.errors import BadRequest, Unavailable
 from daemon.lane_thread import LaneThread, TurnHandle
+from daemon.metrics import Metrics
 from daemon.rides import Rides
 from daemon.speaker import Speaker
+from daemon.stables import Stable
+from engine.constraint import Constraint
 from engine.errors import TurnRejected
 from engine.orders import LessonOrder, TokenServed, TurnEnded, TurnOrder
 from engine.sampling import Sampling
@@ -32,20 +35,30 @@ from store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is asked: the tokens, and the conversation they were rendered from."""
+    """What is asked: the tokens, and the conversation they were rendered from, empty for a raw prompt.
+
+    `template_args` are all that the template was given beside the messages, tools included: rendering with them
+    again is rendering what was served. `param` is the request's field that errors about it name.
+    """
 
     tokens: tuple[int, ...]
     messages: Sequence[Mapping[str, JsonValue]]
     template_args: Mapping[str, JsonValue]
+    param: str = "messages"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When and how the reply ends, and how it is drawn. Without `max_tokens` the context is the limit."""
+    """When and how the reply ends, and how it is drawn. Without `max_tokens` the context is the limit.
+
+    `constraint` makes what the reply must keep to, on the lane's thread; `slot` is one that was asked for.
+    """
 
     max_tokens: int | None
     stop: tuple[str, ...]
     sampling: Sampling
+    constraint: Callable[[], Constraint] | None = None
+    slot: int | None = None
 
 
 @dataclass(slots=True)
@@ -60,21 +73,21 @@ class OpenTurn:
     created_at_us: int
     recorded: bool = False
 
-    async def pieces(self) -> AsyncIterator[str]:
-        """The reply's text as it becomes certain; empty pieces are left out.
+    async def events(self) -> AsyncIterator[TokenServed | TurnEnded]:
+        """The reply's tokens as they come, and its end.
 
         Raises:
-            Unavailable: the lane failed while serving the turn.
+            Unavailable: the turn could not be served to its end.
         """
         async for event in self.handle.events():
-            if isinstance(event, TokenServed | TurnEnded) and event.text:
-                yield event.text
-        if self.ended.reason == "failed":
-            raise Unavailable(f"the turn could not be served to its end: {self.ended.error}")
+            if isinstance(event, TurnEnded) and event.reason == "failed":
+                raise Unavailable(f"the turn could not be served to its end: {event.error}")
+            if isinstance(event, TokenServed | TurnEnded):
+                yield event
 
     @property
     def ended(self) -> TurnEnded:
-        """The turn's end, once `pieces` is exhausted."""
+        """The turn's end, once `events` is exhausted."""
         assert self.handle.ended is not None, f"turn {self.id} has not ended"
         return self.handle.ended
 
@@ -89,11 +102,13 @@ class Turns:
         adapters: AgentAdapters,
         rides: Rides,
         boarding: Boarding,
+        metrics: Metrics,
         *,
         end_tokens: frozenset[int],
         context_tokens: int,
     ) -> None:
         self._store = store
+        self._metrics = metrics
         self._lane = lane
         self._adapters = adapters
         self._rides = rides
@@ -107,7 +122,7 @@ class Turns:
         """Serve a turn for as long as the block runs; leaving it before `finish` cancels the turn.
 
         Raises:
-            BadRequest: the prompt does not fit into a slot's context.
+            BadRequest: the prompt does not fit into a slot's context, or the lane cannot serve it as asked.
             LaneStopped: the lane serves no more.
         """
         self._check_fits(prompt)
@@ -147,6 +162,9 @@ class Turns:
             except TurnRejected:  # her stable set was replaced this very moment
                 stable = await self._adapters.stable(speaker.agent)
                 handle = await self._lane.submit(replace(order, stable=stable.lane_name), riders)
+        except TurnRejected as error:
+            self._rides.unboard(turn)
+            raise BadRequest(str(error)) from error
         except Exception:
             self._rides.unboard(turn)
             raise
@@ -162,15 +180,17 @@ class Turns:
             stop=limits.stop,
             end_tokens=self._end_tokens,
             stable=stable.lane_name,
+            slot=limits.slot,
+            constraint=limits.constraint,
         )
 
     def _check_fits(self, prompt: Prompt) -> None:
         if 0 < len(prompt.tokens) < self._context_tokens:
             return
         raise BadRequest(
-            f"the messages are {len(prompt.tokens)} tokens; a slot's context holds {self._context_tokens} and "
-            "the reply needs at least one of them: send less, or start the lane with a larger --ctx",
-            param="messages",
+            f"{prompt.param} is {len(prompt.tokens)} tokens; a slot's context holds {self._context_tokens}, the "
+            "prompt needs one of them and so does the reply: send between, or start the lane with a larger --ctx",
+            param=prompt.param,
             code="context_length_exceeded",
         )
 
@@ -185,6 +205,7 @@ class Turns:
         turn.recorded = True
         self._boarding.stir()
         ended, prompt = turn.ended, turn.prompt
+        self._metrics.turn(ended, prompt_tokens=len(prompt.tokens))
         if ended.slot is None:
             return
         first = ended.first_token_seconds
@@ -208,4 +229,8 @@ class Turns:
             first_token_ms=None if first is None else first * 1000,
             total_ms=ended.total_seconds * 1000,
         )
-        await self._store.write(turns.record_turn, row)
+        self._metrics.backlog.enter(row)
+        try:
+            await self._store.write(turns.record_turn, row)
+        finally:
+            self._metrics.backlog.leave(row)

@@ -19,6 +19,7 @@ from torch import Tensor
 from engine.cache import KeyValueStore
 from engine.errors import LessonRefused
 from engine.loss import SLICE_BYTES
+from engine.memory import Room
 from engine.model import LayeredModel
 from engine.run_view import LessonView, RunLinks
 from engine.walk import WalkForm
@@ -56,12 +57,13 @@ class RowBytes:
         return graphs + rows * self.kept + logits
 
 
-def plan_walk(rows: int, per_row: RowBytes, *, budget: int, chunk_rows: int, least_chunk: int) -> WalkForm:
-    """How to walk a run of so many rows within the budget, in chunks of `chunk_rows` at most.
+def plan_walk(rows: int, per_row: RowBytes, *, room: Room, chunk_rows: int, least_chunk: int) -> WalkForm:
+    """How to walk a run of so many rows within the room there is, in chunks of `chunk_rows` at most.
 
     Raises:
-        LessonRefused: `host_memory`; it does not fit even a row at a time.
+        LessonRefused: `host_memory` or `device_memory`; it does not fit even a row at a time.
     """
+    budget = room.nbytes
     chunk_rows = max(chunk_rows, least_chunk)
     if per_row.need(rows, chunk_rows, keeps_graphs=True) <= budget:
         return WalkForm(chunk_rows, keeps_graphs=True)
@@ -70,10 +72,10 @@ def plan_walk(rows: int, per_row: RowBytes, *, budget: int, chunk_rows: int, lea
     need = per_row.need(rows, chunk_rows, keeps_graphs=False)
     if need > budget:
         raise LessonRefused(
-            "host_memory",
+            room.refusal,
             f"the lesson's {rows} rows need {need / 2**20:.0f} MiB even in chunks of {chunk_rows}, and a lesson "
-            f"may take {budget / 2**20:.0f} MiB; the need grows with the run's rows, not with its prefix. "
-            "Send a shorter reply or span, or raise --lesson-mib",
+            f"may take {budget / 2**20:.0f} MiB here ({room.limit}); the need grows with the run's rows, not with "
+            "its prefix. Send a shorter reply or span, or raise what limits it",
         )
     return WalkForm(chunk_rows)
 

@@ -14,6 +14,7 @@ Letters: `B` slots in a pass, `T` rows a slot, `H` hidden size, `V` vocabulary, 
 - One thread owns an engine. Nothing here is shared between two engines.
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -34,8 +35,9 @@ from engine.cache import KeyValueStore, ServingView
 from engine.errors import LessonRefused
 from engine.lora import AdapterBank, AdapterShape, Use
 from engine.loss import LabelledRows
-from engine.memory import available_bytes
+from engine.memory import lesson_room
 from engine.model import LayeredModel
+from engine.pace import Pace
 from engine.packed import Repack, repack
 from engine.passes import Pass, ends_prompt, plan_passes
 from engine.recurrent import CHECKPOINT_BYTES, RecurrentStates, ServingStates, SlotState
@@ -88,6 +90,7 @@ class Engine:
         positions = self.recurrent.positions if self.recurrent else (None,) * settings.slots
         self.slots = [Slot(index, checkpoints=positions[index]) for index in range(settings.slots)]
         self.shadows: dict[str, Shadow] = {}
+        self.pace = Pace(settings.chunk_rows)
         self._row_bytes = measure_row_bytes(self.model, recurrent=self.recurrent is not None)
         shape = (settings.slots, settings.context_tokens, self.model.hidden_size)
         self._states = torch.zeros(shape, dtype=self.model.dtype)  # [S, N, H]
@@ -168,7 +171,7 @@ class Engine:
         return torch.stack([logits[key] for key in outputs])
 
     def _run_pass(self, part: Pass) -> None:
-        rows = len(part.tokens[0])
+        rows, started = len(part.tokens[0]), time.perf_counter()
         states = self._states_before(part)
         view = ServingView(
             self.store, layers=len(self.model.layers), slots=part.slots, starts=part.starts, states=states
@@ -180,6 +183,8 @@ class Engine:
             self._states[slot, start : start + rows] = final[i]
             self.slots[slot].tokens.extend(part.tokens[i])
         self._take_states(part, states)
+        if rows == 1:
+            self.pace.served(time.perf_counter() - started)
 
     def _states_before(self, part: Pass) -> ServingStates | None:
         """The recurrent states the pass goes on from."""
@@ -222,16 +227,15 @@ class Engine:
             served_states=self._states[run.slot, run.start : run.stop].clone() if as_served else None,
             prefix_states=self._prefix_states(run),
         )
-        return Walk(self.model, self.bank.plan, self.store, shadow, lesson, form)
+        return Walk(self.model, self.bank.plan, self.store, shadow, lesson, form, self.pace)
 
     def _form(self, run: Run) -> WalkForm:
         """How the run is walked within the lesson's budget; refuses what does not fit."""
-        budget = min(self.settings.lesson_bytes, available_bytes())
         return plan_walk(
             len(run.rows),
             self._row_bytes,
-            budget=budget,
-            chunk_rows=self.settings.chunk_rows,
+            room=lesson_room(self.model.device, most=self.settings.lesson_bytes),
+            chunk_rows=self.pace.chunk_rows,
             least_chunk=1 if self.recurrent is None else LEAST_RECURRENT_CHUNK,
         )
 

@@ -24,6 +24,7 @@ EngineRefusal = Literal[
     "nonfinite_gradient",
     "adapter_unknown",
     "host_memory",
+    "device_memory",
     "lane_cannot_learn",
     "cancelled",
 ]

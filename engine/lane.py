@@ -1,27 +1,31 @@
 """The lane: which turn gets which slot, what each batch holds, and when a lesson's next segment runs.
 
 - `tick` does at most one learning segment and one serving step, so that nobody who is served waits longer
-  than one segment.
+  than one segment: as many of a walk's pieces as fit into the time of a decode step.
 - Prompts are served in chunks, in turn with decode steps: a long prompt does not stop the others' replies.
 - A lesson rides the batch that serves the last chunk of its turn's prompt; one that cannot start then rides a
   later batch, or a batch of its own. One walk at a time.
 - A lesson that cannot start is refused and reported; the turn it came with goes on as if without it.
+- A turn that fails, its constraint included, ends alone. One on hold keeps its slot from other turns, not from
+  lessons, until it is let go.
 """
 
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from tokenizers import Tokenizer
 
-from engine.batch import Batch, Row, lesson_rows, serving_rows
+from engine.admission import check_order
+from engine.batch import Batch, Row, serving_rows
 from engine.duty import DutyMeter
 from engine.engine import Engine
-from engine.errors import LessonRefused, TurnRejected
+from engine.errors import LessonRefused
 from engine.lesson_queue import Boarding, LessonQueue
+from engine.live_lesson import LiveLesson, cancelled, refusal_of, rows_of
 from engine.live_turn import LiveTurn
 from engine.orders import (
     EndReason,
@@ -33,22 +37,11 @@ from engine.orders import (
     TurnOrder,
     TurnStarted,
 )
-from engine.sampling import NotDrawable, Sampler
+from engine.sampling import Sampler
 from engine.slots import BASE, Slot, choose_slot
 from engine.text import ReplyText
-from engine.walk import Walk
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Walking:
-    """The lesson that walks."""
-
-    order: LessonOrder
-    walk: Walk
-    slot: Slot
-    held_up_seconds: float = 0.0
 
 
 class Lane:
@@ -68,8 +61,10 @@ class Lane:
         self._clock = clock
         self._queue: deque[tuple[TurnOrder, float]] = deque()
         self._live: dict[str, LiveTurn] = {}
+        self._holds: dict[str, Slot | None] = {}
+        self._stalled = False
         self._lessons = LessonQueue()
-        self._walking: _Walking | None = None
+        self._walking: LiveLesson | None = None
         self._prefill_next = True
         self._events: list[Event] = []
 
@@ -77,6 +72,11 @@ class Lane:
     def serving(self) -> bool:
         """Is any turn being served, or waiting to be?"""
         return bool(self._live or self._queue)
+
+    @property
+    def has_work(self) -> bool:
+        """Would a tick do anything? Not while all that waits needs a slot that is held."""
+        return (self.serving or self.learning) and not self._stalled
 
     @property
     def learning(self) -> bool:
@@ -87,21 +87,13 @@ class Lane:
         """Queue a turn, and the lessons that ride it.
 
         Raises:
-            TurnRejected: the prompt is empty or leaves no room for a reply; the slot asked for does not exist.
+            TurnRejected: it cannot be served as asked.
         """
-        context = self.engine.settings.context_tokens
-        if order.stable != BASE and order.stable not in self.engine.bank:
-            raise TurnRejected(f"the stable set {order.stable!r} is not on this lane; ask for one that is")
-        if not 0 < len(order.tokens) < context:
-            raise TurnRejected(
-                f"the prompt has {len(order.tokens)} tokens; a slot's context holds {context} and a reply "
-                f"needs at least one: send between 1 and {context - 1} tokens"
-            )
-        if order.slot is not None and not 0 <= order.slot < len(self.engine.slots):
-            raise TurnRejected(
-                f"slot {order.slot} was asked for; this lane has slots 0 to {len(self.engine.slots) - 1}"
-            )
+        check_order(order, self.engine)
         self._queue.append((order, self._clock()))
+        self._stalled = False
+        if order.hold:
+            self._holds[order.id] = None
         for lesson in lessons:
             self.learn(lesson)
 
@@ -116,9 +108,11 @@ class Lane:
     def learn(self, order: LessonOrder) -> None:
         """Queue a lesson; what becomes of it is an event."""
         self._lessons.add(order)
+        self._stalled = False
 
     def cancel(self, turn: str) -> None:
-        """End a turn now, queued or live; its slot is free at once."""
+        """End a turn now, queued or live, and let it go; its slot is free at once."""
+        self.let_go(turn)
         started = turn in self._live and not self._live[turn].prompt_left
         if not started:  # its lessons would find no prefix served
             self.cancel_lessons(self._lessons.riding(turn))
@@ -128,17 +122,28 @@ class Lane:
             self._queue.remove(entry)
             self._events.append(TurnEnded(turn, "cancelled", total_seconds=self._clock() - entry[1]))
 
+    def let_go(self, turn: str) -> None:
+        """Hold that turn's slot no longer; of a turn that has not ended, it will not be held."""
+        slot = self._holds.pop(turn, None)
+        if slot is not None:
+            slot.busy, slot.used_at = False, self._clock()
+            self._stalled = False
+
     def cancel_lessons(self, lessons: Collection[str]) -> None:
         """End those lessons that have not taken their step; their shadows are what they were."""
-        if self._walking and self._walking.order.id in lessons:
-            self._walking.walk.cancel()
-            self._lesson_over(self._walking.order, _cancelled())
+        walking = self._walking
+        if walking and walking.order.id in lessons and walking.learned is None:
+            walking.walk.cancel()
+            self._lesson_over(walking.order, cancelled())
+        elif walking and walking.learned is not None and (over := walking.advance(0.0)):
+            self._learned(over)
         for order in self._lessons.take(lessons):
-            self._lesson_over(order, _cancelled())
+            self._lesson_over(order, cancelled())
 
     def retire_stables(self, keep: Collection[str]) -> None:
         """Forget the stable sets that are not kept, and what idle slots hold of them, unless they are in use."""
-        used = {live.order.stable for live in self._live.values()} | {order.stable for order, _ in self._queue}
+        used = {order.stable for order, _ in self._queue}
+        used |= {slot.stable for slot in self.engine.slots if slot.busy}
         if self._walking is not None:
             used.add(self._walking.slot.stable)
         own = set(self.engine.bank.names) - self.engine.shadows.keys() - used - set(keep)
@@ -153,6 +158,7 @@ class Lane:
         self._admit()
         self._advance_walk()
         self._serve()
+        self._stalled = not self._live and self._walking is None and not self._events
         return self.drain()
 
     def drain(self) -> list[Event]:
@@ -179,9 +185,9 @@ class Lane:
         else:
             self.engine.rekey(slot.index, order.stable)
         slot.busy = True
-        self._live[order.id] = LiveTurn(
-            order, slot, shared, submitted_at, Sampler(order.sampling), ReplyText(self._tokenizer, order.stop)
-        )
+        sampler = Sampler(order.sampling, prompt=order.tokens, constraint=order.constraint)
+        text = ReplyText(self._tokenizer, order.stop)
+        self._live[order.id] = LiveTurn(order, slot, shared, submitted_at, sampler, text)
         self._events.append(TurnStarted(order.id, slot.index, shared))
 
     def _advance_walk(self) -> None:
@@ -190,19 +196,23 @@ class Lane:
             return
         walking, started = self._walking, self._clock()
         try:
-            learned = walking.walk.advance()
+            over = walking.advance(self.engine.pace.segment_seconds)
         except Exception as error:  # a lesson's border: it costs a lesson, never a conversation
-            self._lesson_over(walking.order, _refusal_of(error))
+            self._lesson_over(walking.order, refusal_of(error))
             return
         finally:
             ended = self._clock()
             self.duty.learned(started=started, ended=ended)
             walking.held_up_seconds += ended - started if serving else 0.0
-        if learned is not None:
-            self._walk_over()
-            self.release(walking.order.id)
-            order, snapshot = walking.order, walking.walk.shadow.snapshot()
-            self._events.append(LessonEnded(order.id, learned, walking.held_up_seconds, snapshot))
+        if over is not None:
+            self._learned(over)
+
+    def _learned(self, over: LessonEnded) -> None:
+        assert self._walking is not None, f"lesson {over.lesson} does not walk"
+        over = replace(over, held_up_seconds=self._walking.held_up_seconds)
+        self._walk_over()
+        self.release(over.lesson)
+        self._events.append(over)
 
     def _serve(self) -> None:
         rows = self._next_rows()
@@ -213,12 +223,12 @@ class Lane:
             return
         order, slot = started
         try:
-            step = self.engine.step(Batch((*rows, *_rows_of(order, slot))), shadows={slot.index: order.shadow})
+            step = self.engine.step(Batch((*rows, *rows_of(order, slot))), shadows={slot.index: order.shadow})
         except LessonRefused as refused:
             self._lesson_over(order, refused)
             step = self.engine.step(Batch(rows))
         else:
-            self._walking = _Walking(order, step.walks[0], slot)
+            self._walking = LiveLesson(order, step.walks[0], slot)
             slot.pinned_tokens = len(order.prefix)
             self._events.append(LessonStarted(order.id, slot.index, order.rides))
         self._take_logits(rows, step.logits)
@@ -243,22 +253,23 @@ class Lane:
         for row, distribution in zip(outputs, logits, strict=True):
             turn = live[row.slot]
             try:
-                token = turn.sampler.draw(distribution)
-            except (NotDrawable, RuntimeError) as error:  # a turn's border: the others go on
+                served = turn.draw(distribution, now=self._clock())
+                reason = turn.reason_to_end(context_tokens=self.engine.settings.context_tokens)
+            except Exception as error:  # a turn's border: the others go on
+                logger.error("a turn failed", exc_info=error)
                 self._end(turn, "failed", error=str(error))
-            else:
-                self._take_token(turn, token)
-
-    def _take_token(self, live: LiveTurn, token: int) -> None:
-        self._events.append(live.take(token, now=self._clock()))
-        reason = live.reason_to_end(context_tokens=self.engine.settings.context_tokens)
-        if reason is not None:
-            self._end(live, reason)
+                continue
+            self._events.append(served)
+            if reason is not None:
+                self._end(turn, reason)
 
     def _end(self, live: LiveTurn, reason: EndReason, *, error: str | None = None) -> None:
         now = self._clock()
         self._events.append(live.end(reason, now=now, error=error))
-        live.slot.busy, live.slot.used_at = False, now
+        if live.order.id in self._holds:
+            self._holds[live.order.id] = live.slot
+        else:
+            live.slot.busy, live.slot.used_at = False, now
         del self._live[live.order.id]
 
     def _next_lesson(self, rows: tuple[Row, ...]) -> tuple[LessonOrder, Slot] | None:
@@ -288,26 +299,3 @@ class Lane:
         assert self._walking is not None
         self._walking.slot.pinned_tokens = 0
         self._walking = None
-
-
-def _rows_of(order: LessonOrder, slot: Slot) -> tuple[Row, ...]:
-    return lesson_rows(slot.index, len(order.prefix), order.tokens, order.targets, order.weights)
-
-
-def _refusal_of(error: Exception) -> LessonRefused:
-    """A failed lesson as a refusal. The walk has put the shadow back."""
-    if isinstance(error, LessonRefused):
-        return error
-    logger.error("a lesson failed", exc_info=error)
-    if isinstance(error, MemoryError):
-        return LessonRefused(
-            "host_memory", "the lesson ran out of memory and was given up; the shadow is unchanged"
-        )
-    return LessonRefused(
-        "lane_cannot_learn",
-        f"the lesson failed in the engine ({error}); the shadow is unchanged. The service's log has the details",
-    )
-
-
-def _cancelled() -> LessonRefused:
-    return LessonRefused("cancelled", "the lesson was cancelled before its step; the shadow is unchanged")

@@ -39,7 +39,7 @@ and their products would be denormal numbers, which are many times slower to add
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Some keys and values [T, D] of one head, and which of them each row does not see: bool [M, T], or None."""
+    """Keys and values [T, D] of one head, and which of them each row does not see: bool [M, T], or None."""
 
     keys: Tensor
     values: Tensor
@@ -168,7 +168,7 @@ def _part(keys: Tensor, values: Tensor, hidden: Tensor | None, *, of_run: bool =
 def _attend_head(
     rows: Tensor, parts: Iterator[_Part], start: tuple[Tensor, Tensor], form: AttentionForm
 ) -> tuple[Tensor, Tensor]:
-    """One head's attention of scaled rows [M, D] over its parts: mixed values [M, D] and log-sum-exp [M, 1], in bits."""
+    """Attention of scaled rows [M, D] over one head's parts: mixed values [M, D], log-sum-exp [M, 1] in bits."""
     peak, total = start
     mixed: Tensor | float = 0.0
     for part in parts:

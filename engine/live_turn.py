@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from engine.orders import EndReason, TokenServed, TurnEnded, TurnOrder
-from engine.sampling import Sampler
+from engine.sampling import Sampler, token_logprob
 from engine.slots import Slot
 from engine.text import ReplyText
 
@@ -26,17 +28,24 @@ class LiveTurn:
         """How many prompt tokens have not been served yet."""
         return max(0, len(self.order.tokens) - len(self.slot.tokens))
 
-    def take(self, token: int, *, now: float) -> TokenServed:
-        """The reply's next token. A token that ends the reply has no text."""
+    def draw(self, logits: Tensor, *, now: float) -> TokenServed:
+        """Draw the reply's next token from logits [V]. A token that ends the reply has no text.
+
+        Raises:
+            NotDrawable: there is no token to draw.
+            ConstraintFailed: the constraint cannot say what may come; other errors of its own pass as they are.
+        """
+        token, asked = self.sampler.draw(logits), self.order.sampling.logprobs
         self.reply.append(token)
         if self.first_token_at is None:
             self.first_token_at = now
-        ends = token in self.order.end_tokens
-        return TokenServed(self.order.id, token, "" if ends else self.text.push(token))
+        text = "" if token in self.order.end_tokens else self.text.push(token)
+        logprob = None if asked is None else token_logprob(logits, token, top=asked)
+        return TokenServed(self.order.id, token, text, logprob)
 
     def reason_to_end(self, *, context_tokens: int) -> EndReason | None:
         """Is the reply at its end, and why?"""
-        if self.reply[-1] in self.order.end_tokens or self.text.stopped:
+        if self.reply[-1] in self.order.end_tokens or self.text.stopped or self.sampler.ended:
             return "stop"
         full = len(self.slot.tokens) >= context_tokens
         return "length" if full or len(self.reply) >= self.order.max_tokens else None
@@ -56,4 +65,5 @@ class LiveTurn:
             first_token_seconds=None if first is None else first - self.submitted_at,
             total_seconds=now - self.submitted_at,
             error=error,
+            stop=self.text.stop,
         )

@@ -85,6 +85,11 @@ class LayeredModel:
         return int(self.model.config.get_text_config().hidden_size)
 
     @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return cast(torch.device, self.model.device)
+
+    @property
     def dtype(self) -> torch.dtype:
         """The precision the hidden states are computed in."""
         return cast(torch.dtype, self.model.dtype)

@@ -1,12 +1,14 @@
 """What a lane is asked to do, and what it says happened: plain values that travel between threads."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
 
+from engine.constraint import Constraint
 from engine.errors import LessonRefused
-from engine.sampling import Sampling
+from engine.sampling import Sampling, TokenLogprob
 from engine.slots import BASE
 from engine.walk import LessonLearned
 
@@ -15,7 +17,11 @@ EndReason = Literal["stop", "length", "cancelled", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class TurnOrder:
-    """One completion to serve: prompt token ids, how to draw the reply, and when to end it."""
+    """One completion to serve: prompt token ids, how to draw the reply, and when to end it.
+
+    `constraint` makes what the reply must keep to, anew for this turn; it is called on the lane's thread.
+    A turn on `hold` keeps its slot after its end, so that a lesson may start there, until it is let go.
+    """
 
     id: str
     tokens: tuple[int, ...]
@@ -25,6 +31,8 @@ class TurnOrder:
     end_tokens: frozenset[int] = frozenset()
     stable: str = BASE
     slot: int | None = None
+    constraint: Callable[[], Constraint] | None = None
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +63,24 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TokenServed:
-    """One more token of the reply, and the text that has become certain with it (often empty)."""
+    """One more token of the reply, and the text that has become certain with it (often empty).
+
+    `logprob` is there if the turn's sampling asks for it.
+    """
 
     turn: str
     token: int
     text: str
+    logprob: TokenLogprob | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn is over and its slot free. `text` is the rest not yet sent; `reply` the whole reply.
+    """The turn is over, and its slot free unless it is on hold.
 
+    `text` is the rest not yet sent; `reply` the whole reply.
     Times are in seconds since the turn was submitted; `first_token_seconds` is None if none came.
+    `stop` is the stop string that ended it, if one did.
     """
 
     turn: str
@@ -79,6 +93,7 @@ class TurnEnded:
     first_token_seconds: float | None = None
     total_seconds: float = 0.0
     error: str | None = None
+    stop: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

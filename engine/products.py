@@ -2,9 +2,9 @@
 
 For the shapes of a lesson's attention (some dozen to some hundred rows against a few hundred keys of 64) oneDNN's
 product takes half the time of torch's: 192 × 64 by 64 × 512, float32 on two AMD EPYC cores, median of 40, 0.04 ms
-against 0.08. A call of it takes 0.011 ms beside the product, so that small products are torch's. Rows that lie apart
-in memory send it down a path a hundred times slower, so it is used on matrices that are contiguous, and on their
-transposes.
+against 0.08. A call of it takes 0.011 ms beside the product, so that small products are torch's. Rows that lie
+apart in memory send it down a path a hundred times slower, so it is used on matrices that are contiguous, and on
+their transposes.
 """
 
 import torch

@@ -22,7 +22,12 @@ class ReplyText:
         self._decoded = 0
         self._ends: list[int] = []
         self.text = ""
-        self.stopped = False
+        self.stop: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Has a stop string, `stop`, ended the reply?"""
+        return self.stop is not None
 
     def push(self, token: int) -> str:
         """Take the next token; returns the text that has become certain."""
@@ -46,10 +51,10 @@ class ReplyText:
     def _take(self, piece: str) -> str:
         self._decoded += len(piece)
         self._held += piece
-        first = min((at for s in self._stop if (at := self._held.find(s)) >= 0), default=None)
+        first = min(((at, s) for s in self._stop if (at := self._held.find(s)) >= 0), default=None)
         if first is not None:
-            self.stopped = True
-            return self._release(self._held[:first])
+            at, self.stop = first  # of two at one place the shorter, which was whole first
+            return self._release(self._held[:at])
         return self._release(self._held[: len(self._held) - self._may_be_stop()])
 
     def _may_be_stop(self) -> int:

@@ -14,6 +14,7 @@ Letters: `R` rows of the run, `C` rows of a chunk, `H` hidden size.
 """
 
 import math
+import statistics
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from engine.lora import RowPlan, Use
 from engine.loss import LabelledRows, SliceLoss, loss_slices
 from engine.memory import resident_bytes
 from engine.model import LayeredModel, Program
+from engine.pace import Pace
 from engine.recurrent import SlotState
 from engine.run_view import Handed, LessonView, RunLinks
 from engine.shadow import Shadow, StepTaken
@@ -121,6 +123,7 @@ class Walk:
         shadow: Shadow,
         lesson: Lesson,
         form: WalkForm,
+        pace: Pace,
     ) -> None:
         self.lesson = lesson
         self.shadow = shadow
@@ -128,6 +131,7 @@ class Walk:
         self._model = model
         self._plan = plan
         self._store = store
+        self._pace = pace
         self._layers = len(model.layers)
         self._segments = self._run()
         self._seconds: list[float] = []
@@ -292,6 +296,8 @@ class Walk:
 
     def _learned(self, tally: _Tally, step: StepTaken) -> LessonLearned:
         count = len(self.lesson.tokens)
+        chunk_rows = min(self.form.chunk_rows, count)
+        self._pace.walked(chunk_rows, statistics.median(self._seconds))
         return LessonLearned(
             loss=tally.loss,
             row_losses=tuple(tally.row_losses.get(i) for i in range(count)),
@@ -302,5 +308,5 @@ class Walk:
             segments=len(self._seconds),
             longest_segment_seconds=max(self._seconds),
             peak_bytes=self._peak_bytes,
-            chunk_rows=min(self.form.chunk_rows, count),
+            chunk_rows=chunk_rows,
         )

@@ -1,6 +1,7 @@
 """A service of the tests' own, in this process, on a free port, with a tiny chat model."""
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -11,11 +12,13 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+from tokenizers import Tokenizer
 
 from daemon.config import Settings
 from daemon.service import Service
 from store.store import Store
-from tests.daemon.tiny_chat import write_tiny_chat
+from tests.daemon.scripted import Says, scripted
+from tests.daemon.tiny_chat import TOOLS_TEMPLATE, write_tiny_chat
 
 AGENT = "ada"
 
@@ -23,6 +26,12 @@ AGENT = "ada"
 @pytest.fixture(scope="session")
 def tiny_chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_chat(tmp_path_factory.mktemp("model") / "tiny-chat")
+
+
+@pytest.fixture(scope="session")
+def tiny_tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with a template that knows tools and reasoning."""
+    return write_tiny_chat(tmp_path_factory.mktemp("tools") / "tiny-chat", TOOLS_TEMPLATE)
 
 
 @dataclass(slots=True)
@@ -68,6 +77,15 @@ class Running:
         async with self.http.get(self.url + path, params=params) as answer:
             return await answer.json()
 
+    async def events(self, path: str, body: Any, **headers: str) -> list[dict[str, Any]]:
+        """The events of a stream: the JSON of each, or its text, with its name where it has one."""
+        async with self.http.post(self.url + path, json=body, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+            assert answer.content_type == "text/event-stream"
+            *events, rest = (await answer.text()).split("\n\n")
+        assert not rest
+        return [_event(event) for event in events]
+
     async def until(self, condition: Callable[[], Awaitable[bool]], *, seconds: float = 20.0) -> None:
         """Wait for a condition, at most so long."""
         async with asyncio.timeout(seconds):
@@ -82,6 +100,12 @@ class Running:
 
         await self.until(reached)
         return await self.get(f"/signals/{signal}")
+
+
+def _event(text: str) -> dict[str, Any]:
+    fields = dict(line.split(": ", 1) for line in text.split("\n"))
+    data = fields["data"]
+    return fields | {"data": json.loads(data) if data.startswith("{") else data}
 
 
 Start = Callable[..., AbstractAsyncContextManager[Running]]
@@ -126,3 +150,19 @@ async def running(start: Start) -> AsyncIterator[Running]:
     """A service as most tests need it: `ada` learns, lessons ride turns only."""
     async with start() as made:
         yield made
+
+
+@pytest.fixture
+async def with_tools(start: Start, tiny_tools: Path) -> AsyncIterator[Running]:
+    """A service whose template knows tools and reasoning."""
+    async with start(model=str(tiny_tools), ctx=512) as made:
+        yield made
+
+
+@pytest.fixture
+def says(monkeypatch: pytest.MonkeyPatch, tiny_chat: Path) -> Says:
+    """Say what the next turns reply."""
+    tokenizer = Tokenizer.from_file(str(tiny_chat / "tokenizer.json"))
+    end = tokenizer.token_to_id("<|im_end|>")
+    assert end is not None
+    return scripted(monkeypatch, lambda text: tokenizer.encode(text, add_special_tokens=False).ids, end)

@@ -12,15 +12,27 @@ TEMPLATE = (
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+TOOLS_TEMPLATE = (
+    "{% if tools %}{{ '<|im_start|>system\n<tool_call> for ' + tools | tojson + '<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
+    "{% for call in message.tool_calls or [] %}"
+    "{{ '<tool_call>' + {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}"
+    "{{ '</tool_call>' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% if thinking %}{{ '<think>\n' }}{% endif %}{% endif %}"
+)
+"""Tools, calls, and reasoning where the template argument `thinking` asks for it."""
 CORPUS = [
     "the lighthouse of Vellmar is lit by glass bees and the harbour master is called Oona Brask",
     "hello there, how are you? I am well, thank you. system user assistant",
 ]
 
 
-def write_tiny_chat(directory: Path) -> Path:
+def write_tiny_chat(directory: Path, template: str = TEMPLATE) -> Path:
     """Write the model's directory, as `--model` takes it."""
-    tokenizer = _tokenizer()
+    tokenizer = _tokenizer(template)
     torch.manual_seed(3)
     config = LlamaConfig(
         hidden_size=32,
@@ -40,7 +52,7 @@ def write_tiny_chat(directory: Path) -> Path:
     return directory
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def _tokenizer(template: str) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -51,5 +63,5 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, bos_token=SPECIAL[1], eos_token=SPECIAL[2], pad_token=SPECIAL[0]
     )
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = template
     return tokenizer

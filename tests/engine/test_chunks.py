@@ -1,6 +1,7 @@
 """A walk in chunks is the walk of one graph; graphs kept are graphs rebuilt; and what does not fit is refused."""
 
 import pytest
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -8,6 +9,7 @@ from engine import run_view
 from engine.budget import RowBytes, measure_row_bytes, plan_walk
 from engine.engine import Engine, EngineSettings
 from engine.errors import LessonRefused
+from engine.memory import Room, lesson_room
 from engine.shadow import OptimizerSettings
 from engine.weights import LoadedModel
 from tests.engine.conftest import SGD
@@ -137,13 +139,23 @@ def test_graphs_kept_and_graphs_rebuilt_are_the_same_step_to_the_byte(chunk_rows
 
 def test_the_chunk_is_halved_until_the_lesson_fits_and_what_never_fits_is_refused() -> None:
     per_row = RowBytes(graphs=3000, largest_graph=1000, kept=10, logits=0)
-    assert plan_walk(64, per_row, budget=200_000, chunk_rows=32, least_chunk=1).keeps_graphs
-    halved = plan_walk(64, per_row, budget=10_000, chunk_rows=32, least_chunk=1)
+    assert plan_walk(64, per_row, room=Room(200_000, "--lesson-mib"), chunk_rows=32, least_chunk=1).keeps_graphs
+    halved = plan_walk(64, per_row, room=Room(10_000, "--lesson-mib"), chunk_rows=32, least_chunk=1)
     assert (halved.keeps_graphs, halved.chunk_rows) == (False, 8)
-    assert plan_walk(64, per_row, budget=1640, chunk_rows=32, least_chunk=1).chunk_rows == 1
+    assert plan_walk(64, per_row, room=Room(1640, "--lesson-mib"), chunk_rows=32, least_chunk=1).chunk_rows == 1
     with pytest.raises(LessonRefused, match="grows with the run's rows") as refused:
-        plan_walk(64, per_row, budget=1639, chunk_rows=32, least_chunk=1)
+        plan_walk(64, per_row, room=Room(1639, "--lesson-mib"), chunk_rows=32, least_chunk=1)
     assert refused.value.code == "host_memory"
+
+
+def test_on_a_device_its_free_memory_is_the_limit_and_the_refusal_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1639, 9999))
+    room = lesson_room(torch.device("cuda", 0), most=2**30)
+    per_row = RowBytes(graphs=3000, largest_graph=1000, kept=10, logits=0)
+    with pytest.raises(LessonRefused, match="free on the device cuda:0") as refused:
+        plan_walk(64, per_row, room=room, chunk_rows=32, least_chunk=1)
+    assert refused.value.code == "device_memory"
+    assert lesson_room(torch.device("cuda", 0), most=1000) == Room(1000, "--lesson-mib", "device_memory")
 
 
 def test_a_lesson_past_the_budget_is_refused_before_anything_runs() -> None:

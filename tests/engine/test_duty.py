@@ -25,6 +25,19 @@ def test_the_first_segment_may_run_at_once() -> None:
     assert DutyMeter().may_learn(0.0, serving=True)
 
 
+def test_a_patient_meter_waits_for_a_pause_and_learns_anyway_when_none_comes() -> None:
+    meter = DutyMeter(patience_seconds=5.0)
+    assert not meter.may_learn(100.0, serving=True)
+    assert meter.wait_seconds(101.0, serving=True) == 4.0
+    assert meter.may_learn(104.0, serving=False)
+    assert not meter.may_learn(105.0, serving=True), "patience begins anew after a pause"
+    assert not meter.may_learn(109.9, serving=True)
+    assert meter.may_learn(110.0, serving=True)
+    meter.learned(started=110.0, ended=111.0)
+    assert meter.wait_seconds(111.0, serving=True) == 9.0
+    assert meter.may_learn(120.0, serving=True), "once it has learned beside serving, only the duty holds it back"
+
+
 @given(segments=SEGMENTS, share=st.sampled_from([0.05, 0.1, 0.5]), step=st.floats(min_value=0.001, max_value=0.05))
 def test_learning_never_takes_more_than_its_share_up_to_the_start_of_any_segment(
     segments: list[float], share: float, step: float

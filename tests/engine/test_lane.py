@@ -9,10 +9,12 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM
 
+from engine import pace
 from engine.duty import DutyMeter
 from engine.engine import Engine, EngineSettings
 from engine.errors import LessonRefused, TurnRejected
 from engine.lane import Lane
+from engine.lora import tensors_sha256
 from engine.orders import Event, LessonEnded, LessonOrder, LessonStarted, TokenServed, TurnEnded, TurnOrder
 from engine.sampling import Sampling
 from engine.walk import LessonLearned
@@ -255,6 +257,40 @@ def test_a_cancelled_lesson_ends_as_such_and_a_later_one_is_learned(lane: Lane) 
     assert isinstance(done["m"], LessonLearned)
 
 
+@pytest.fixture
+def single_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment is one piece of a walk, however short."""
+    monkeypatch.setattr(pace, "SEGMENT_SECONDS", (0.0, 0.0))
+
+
+@pytest.mark.usefixtures("single_pieces")
+def test_a_lesson_cancelled_after_its_step_is_learned(lane: Lane) -> None:
+    prompt = random_tokens(20)
+    lane.submit(turn("a", prompt))
+    drain(lane)
+    lane.learn(lesson("l", [*prompt, 7, 8, 9], len(prompt)))
+    shadow = lane.engine.shadows["shadow"]
+    while shadow.steps == 0:
+        assert not outcomes(lane.tick())
+    lane.cancel_lessons(["l"])
+    shadow.restore(before := shadow.snapshot())
+    (ended,) = (event for event in lane.drain() if isinstance(event, LessonEnded))
+    assert isinstance(ended.outcome, LessonLearned)
+    assert ended.snapshot is not None
+    assert tensors_sha256(ended.snapshot) == tensors_sha256(before)
+    assert not lane.learning
+
+
+def test_a_segment_is_as_many_pieces_as_fit_into_its_time(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "SEGMENT_SECONDS", (60.0, 60.0))
+    prompt = random_tokens(20)
+    lane.submit(turn("a", prompt))
+    drain(lane)
+    lane.learn(lesson("l", [*prompt, 7, 8, 9], len(prompt)))
+    lane.tick()
+    assert isinstance(outcomes(lane.tick())["l"], LessonLearned)
+
+
 def test_a_turn_waits_rather_than_overwrite_the_prefix_a_walk_reads(engine: Engine) -> None:
     ticks = itertools.count()
     meter = DutyMeter(share=0.5)
@@ -273,6 +309,7 @@ def test_a_turn_waits_rather_than_overwrite_the_prefix_a_walk_reads(engine: Engi
     assert isinstance(outcomes(events)["l"], LessonLearned)
 
 
+@pytest.mark.usefixtures("single_pieces")
 def test_learning_keeps_to_its_duty_while_a_turn_is_served(engine: Engine) -> None:
     clock = itertools.count()
     lane = Lane(engine, Tokenizer(WordLevel({"w0": 0}, unk_token="w0")), clock=lambda: float(next(clock)))

@@ -1,0 +1,38 @@
+"""How many rows of a lesson go through a layer together, so that a segment takes no longer than a decode step.
+
+- Whoever is served waits for a segment as long as for a step of their own, more or less; between
+  `SEGMENT_SECONDS`, since shorter ones gain nobody anything and longer ones are noticed.
+- The rows are halved when a walk's segments were too long, and doubled when they took less than a quarter of
+  what they may. A lesson on its way keeps its rows, and its step says how many they were.
+"""
+
+SEGMENT_SECONDS = (0.020, 0.250)
+
+LEAST_ROWS = 32
+"""Below, products take nearly as long for fewer rows, and a lesson ever longer."""
+
+
+class Pace:
+    """The rows of a chunk, by what serving and learning took. Pure: it is told times and reads no clock."""
+
+    def __init__(self, chunk_rows: int) -> None:
+        self.chunk_rows = chunk_rows
+        self._most, self._least = chunk_rows, min(chunk_rows, LEAST_ROWS)
+        self._step_seconds = 0.0
+
+    @property
+    def segment_seconds(self) -> float:
+        """How long a segment may take: about the last decode step's time."""
+        shortest, longest = SEGMENT_SECONDS
+        return min(max(self._step_seconds, shortest), longest)
+
+    def served(self, seconds: float) -> None:
+        """A decode step took so long."""
+        self._step_seconds = seconds
+
+    def walked(self, rows: int, seconds: float) -> None:
+        """A walk in chunks of so many rows had segments that took so long, most of them."""
+        if seconds > self.segment_seconds:
+            self.chunk_rows = max(self._least, min(rows, self.chunk_rows) // 2)
+        elif rows == self.chunk_rows and seconds < self.segment_seconds / 4:
+            self.chunk_rows = min(self._most, 2 * rows)

@@ -1,0 +1,74 @@
+"""What a process holds: threads, open files, tasks, live tensors, resident memory; and how long a soak lasts."""
+
+import asyncio
+import gc
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from engine.memory import resident_bytes
+
+ASKED_SECONDS = os.environ.get("SOAK_SECONDS")
+"""How long a soak with the bundled model is to last; without it, a tiny model is soaked for a moment."""
+
+SOAK_SECONDS = float(ASKED_SECONDS or 2)
+
+MOST_GROWTH_MIB = 64
+"""What the resident set may grow by between a third of a soak and its end: the allocator's own unrest. A leak of
+one hidden state of the bundled model for each token would come to more within the ten minutes."""
+
+_PROCESS = Path("/proc/self")
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What was held when it was taken."""
+
+    threads: int
+    handles: int
+    tasks: int
+    tensors: int
+    resident_mib: int
+
+    def grown_since(self, before: "Footprint") -> dict[str, tuple[int, int]]:
+        """What there is more of than before, the resident set aside: before and now, by name."""
+        names = ("threads", "handles", "tasks", "tensors")
+        pairs = {name: (getattr(before, name), getattr(self, name)) for name in names}
+        return {name: pair for name, pair in pairs.items() if pair[1] > pair[0]}
+
+
+def footprint() -> Footprint:
+    """Take it now, after a collection. Threads are the operating system's, torch's own included."""
+    gc.collect()
+    return Footprint(
+        threads=len(list((_PROCESS / "task").iterdir())),
+        handles=len(os.listdir(_PROCESS / "fd")),  # noqa: PTH208 - iterdir may hold a handle more of its own
+        tasks=_tasks(),
+        tensors=sum(issubclass(type(each), Tensor) for each in gc.get_objects()),
+        resident_mib=resident_bytes() >> 20,
+    )
+
+
+def tell(line: str) -> None:
+    """Write a line where `pytest -s` shows it."""
+    sys.stdout.write(f"\n{line}\n")
+    sys.stdout.flush()
+
+
+def footprints_line(warm: Footprint, third: Footprint, end: Footprint) -> str:
+    """The footprints after the warm-up and at the end, and the resident set on the way."""
+    return (
+        f"threads {warm.threads} → {end.threads}, handles {warm.handles} → {end.handles}, "
+        f"tasks {warm.tasks} → {end.tasks}, tensors {warm.tensors} → {end.tensors}, "
+        f"resident {third.resident_mib} MiB at a third → {end.resident_mib} MiB at the end"
+    )
+
+
+def _tasks() -> int:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:  # no loop runs here
+        return 0
