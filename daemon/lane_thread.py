@@ -183,7 +183,7 @@ class LaneThread:
 
     def _do_jobs(self, lane: Lane) -> bool:
         """Do what is on the queue, waiting for it when there is nothing else to do; False means stop."""
-        while not (self._jobs.empty() and (lane.serving or lane.learning)):
+        while not (self._jobs.empty() and lane.has_work):
             job = self._jobs.get()
             if job is None:
                 return False

@@ -106,12 +106,19 @@ class Engine:
         self.shadows[name] = Shadow(self.bank, name, self.settings.optimizer)
         return self.shadows[name]
 
-    def step(self, batch: Batch, *, shadows: Mapping[int, str] | None = None) -> Step:
+    def step(
+        self,
+        batch: Batch,
+        *,
+        shadows: Mapping[int, str] | None = None,
+        rates: Mapping[int, float] | None = None,
+    ) -> Step:
         """Serve the batch's unlabelled rows; hand back a walk for each slot's labelled run.
 
         Args:
             batch: rows; the unlabelled ones of a slot must follow what it holds.
             shadows: by slot, the shadow that the slot's labelled rows train.
+            rates: by slot, the learning rate of that step, where it is not the shadow's own.
 
         Raises:
             LessonRefused: `past_context`, `unserved_prefix`, `repacked_weights`, `recurrent_state_missing`,
@@ -127,7 +134,8 @@ class Engine:
         forms = [self._form(run) for run in labelled]
         logits = self._serve(served)
         walks = tuple(
-            self._walk(run, shadow, form) for run, shadow, form in zip(labelled, chosen, forms, strict=True)
+            self._walk(run, shadow, form, (rates or {}).get(run.slot))
+            for run, shadow, form in zip(labelled, chosen, forms, strict=True)
         )
         if self.recurrent is not None:
             self.recurrent.evict()
@@ -214,7 +222,7 @@ class Engine:
         grouped = groupby(order, key=lambda row: stables[row])
         return tuple(Use(name, torch.tensor(list(index))) for name, index in grouped if name != BASE)
 
-    def _walk(self, run: Run, shadow: Shadow, form: WalkForm) -> Walk:
+    def _walk(self, run: Run, shadow: Shadow, form: WalkForm, lr: float | None) -> Walk:
         slot = self.slots[run.slot]
         labels = [row.label for row in run.rows if row.label is not None]
         as_served = tuple(slot.tokens[run.start : run.stop]) == run.tokens
@@ -226,6 +234,7 @@ class Engine:
             served_uses=() if slot.stable == BASE else (Use(slot.stable),),
             served_states=self._states[run.slot, run.start : run.stop].clone() if as_served else None,
             prefix_states=self._prefix_states(run),
+            lr=lr,
         )
         return Walk(self.model, self.bank.plan, self.store, shadow, lesson, form, self.pace)
 

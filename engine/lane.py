@@ -223,7 +223,11 @@ class Lane:
             return
         order, slot = started
         try:
-            step = self.engine.step(Batch((*rows, *rows_of(order, slot))), shadows={slot.index: order.shadow})
+            step = self.engine.step(
+                Batch((*rows, *rows_of(order, slot))),
+                shadows={slot.index: order.shadow},
+                rates={} if order.lr is None else {slot.index: order.lr},
+            )
         except LessonRefused as refused:
             self._lesson_over(order, refused)
             step = self.engine.step(Batch(rows))

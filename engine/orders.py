@@ -40,6 +40,7 @@ class LessonOrder:
     """One lesson to learn: the prefix it needs, token by token, and its run.
 
     `rides` names the turn that carries it; without one it runs in a gap, on whichever slot holds the prefix.
+    `lr` is the learning rate of its step, if not the shadow's own.
     """
 
     id: str
@@ -50,6 +51,7 @@ class LessonOrder:
     targets: tuple[int | None, ...]
     weights: tuple[float, ...]
     rides: str | None = None
+    lr: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

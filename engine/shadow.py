@@ -50,11 +50,12 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True)
 class StepTaken:
-    """One optimizer step: the gradient's norm, and the shadow's hash before and after."""
+    """One optimizer step: the gradient's norm, the shadow's hash before and after, and the learning rate."""
 
     gradient_norm: float
     sha_before: str
     sha_after: str
+    lr: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,8 @@ class Shadow:
             )
         return PreparedStep(norm, self.sha256(), self.snapshot())
 
-    def step(self, prepared: PreparedStep) -> StepTaken:
-        """Take the step that was prepared, then forget the gradient.
+    def step(self, prepared: PreparedStep, *, lr: float | None = None) -> StepTaken:
+        """Take the step that was prepared, then forget the gradient. `lr` is for this step alone.
 
         Raises:
             LessonRefused: `nonfinite_gradient`, of the result; nothing has changed.
@@ -122,15 +123,17 @@ class Shadow:
         """
         try:
             self._hashed = None  # a fused step does not count as a version
+            rate = self.settings.lr if lr is None else lr
+            self._optimizer.param_groups[0]["lr"] = rate
             self._optimizer.step()
-            sha_after = self._check_step(prepared.sha_before)
+            sha_after = self._check_step(prepared.sha_before, rate)
         except BaseException:
             self.restore(prepared.snapshot)
             raise
         finally:
             self.drop_gradient()
         self.steps += 1
-        return StepTaken(prepared.gradient_norm, prepared.sha_before, sha_after)
+        return StepTaken(prepared.gradient_norm, prepared.sha_before, sha_after, rate)
 
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of everything the next step depends on: parameters under PEFT's names, moments, counter."""
@@ -155,18 +158,18 @@ class Shadow:
                 self._optimizer.state[parameter] = moments
         self.steps = int(snapshot[f"{_MOMENT}steps"])
 
-    def _check_step(self, sha_before: str) -> str:
+    def _check_step(self, sha_before: str, lr: float) -> str:
         norm = torch.nn.utils.get_total_norm([value.detach() for value in self._parameters.values()])
         if not bool(torch.isfinite(norm)):
             raise LessonRefused(
                 "nonfinite_gradient",
                 "the step would have left values that are not finite in the shadow; it was taken back. "
-                f"The learning rate is {self.settings.lr}: lower it",
+                f"The learning rate is {lr}: lower it",
             )
         sha_after = self.sha256()
         if sha_after == sha_before:
             raise ShadowDidNotMove(
-                f"a step of {self.settings.name} at lr {self.settings.lr} left the shadow {self.name} as it was"
+                f"a step of {self.settings.name} at lr {lr} left the shadow {self.name} as it was"
             )
         return sha_after
 

@@ -36,7 +36,10 @@ from engine.shadow import Shadow, StepTaken
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """One run to learn: tokens[i] is fed at position start + i of the slot and should predict targets[i]."""
+    """One run to learn: tokens[i] is fed at position start + i of the slot and should predict targets[i].
+
+    `lr` is the learning rate of its step, if not the shadow's own.
+    """
 
     slot: int
     start: int
@@ -45,6 +48,7 @@ class Lesson:
     served_uses: tuple[Use, ...] = ()
     served_states: Tensor | None = None
     prefix_states: SlotState | None = None
+    lr: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,7 @@ class Walk:
             yield from self._backward(chunk, links, inputs, gradient[:, chunk.first : chunk.stop])
         prepared = self.shadow.prepare()
         yield
-        return tally, self.shadow.step(prepared)
+        return tally, self.shadow.step(prepared, lr=self.lesson.lr)
 
     def _chunks(self, links: RunLinks) -> list[_Chunk]:
         """Record the layer calls of every chunk."""

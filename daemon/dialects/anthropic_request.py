@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from daemon.dialects.anthropic_content import AnthropicMessage, CacheControl, Texts, conversation
 from daemon.dialects.asked import Conversation, JsonReply, MustBe, Tool, ToolReply
 from daemon.dialects.learn import LearnOptions
-from daemon.dialects.openai_fields import Body, GivenOnly
+from daemon.dialects.openai_fields import Body, GivenOnly, StopText
 from daemon.dialects.thinking import can_switch, thinking_args
 from daemon.dialects.tool_choice import either, must_call
 from daemon.speaker import Metadata
@@ -180,7 +180,7 @@ class MessagesRequest(CountRequest):
     """The body of `POST /v1/messages`."""
 
     max_tokens: Annotated[int, Field(ge=1)]
-    stop_sequences: Annotated[tuple[Annotated[Text, Field(min_length=1)], ...], Field(max_length=MAX_STOPS)] = ()
+    stop_sequences: Annotated[tuple[StopText, ...], Field(max_length=MAX_STOPS)] = ()
     temperature: Annotated[float, Field(ge=0, le=1)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0

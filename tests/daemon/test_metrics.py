@@ -35,9 +35,8 @@ def value(samples: Samples, name: str, *labels: str) -> float:
 
 
 async def test_turns_are_counted_and_timed(running: Running) -> None:
-    answers = [
-        await running.ask(text, max_tokens=tokens) for text, tokens in (("a", 1), ("hello", 5), ("hello", 9))
-    ]
+    asked = (("a", 1), ("hello", 5), ("hello", 9))
+    answers = [await running.ask(text, max_tokens=tokens) for text, tokens in asked]
     samples = await scraped(running)
     usages = [answer["usage"] for answer in answers]
     ends = [answer["choices"][0]["finish_reason"] for answer in answers]
@@ -69,7 +68,7 @@ async def test_lessons_are_counted_by_what_became_of_them(start: Start) -> None:
         await go_on(running)
         await corrected(running)
         await running.ask("something else", who=BOB)
-        (refused,) = (await go_on(running))["learn"]["lessons"]
+        (refused,) = (await running.ask("another thing", learn={"wait": 60}))["learn"]["lessons"]
         samples = await scraped(running)
         (row,) = (await running.get("/ledger", kind="step"))["rows"]
         step = (await running.get(f"/ledger/{row['seq']}"))["step"]

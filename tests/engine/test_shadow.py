@@ -49,11 +49,25 @@ def test_a_step_whose_result_is_not_finite_is_taken_back_to_the_byte() -> None:
     shadow = made.add_shadow("shadow", seed=7)
     before = shadow.snapshot()
     gradient(shadow, made, 3e38)
-    shadow._optimizer.param_groups[0]["lr"] = 1e3
     shadow.gradient_norm = lambda: 1.0  # type: ignore[method-assign]
-    with pytest.raises(LessonRefused):
-        shadow.step(shadow.prepare())
+    with pytest.raises(LessonRefused, match=r"1000\.0"):
+        shadow.step(shadow.prepare(), lr=1e3)
     assert tensors_sha256(shadow.snapshot()) == tensors_sha256(before)
+
+
+def test_a_learning_rate_of_its_own_is_for_one_step_alone() -> None:
+    settings = EngineSettings(slots=1, context_tokens=64, optimizer=OptimizerSettings("sgd", lr=0.5))
+    made = Engine(tiny_model(), settings)
+    shadow = made.add_shadow("shadow", seed=7)
+    moved = []
+    for lr in (0.25, None):
+        before = made.bank.tensors("shadow")
+        gradient(shadow, made, 1.0)
+        taken = shadow.step(shadow.prepare(), lr=lr)
+        moved.append((taken.lr, {key: before[key] - value for key, value in made.bank.tensors("shadow").items()}))
+    assert [lr for lr, _ in moved] == [0.25, 0.5]
+    for lr, steps in moved:
+        assert all(torch.allclose(step, torch.full_like(step, lr), atol=1e-6) for step in steps.values())
 
 
 def test_a_step_after_which_the_shadow_did_not_move_is_an_error_and_changes_nothing(adamw: Engine) -> None:
