@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from daemon.bench_plan import Plan, Say
+from daemon.bench_plan import GROWTH, LESSON, TIME, Plan, Say
 from daemon.bench_report import MIB, Bar, Report, align, this_machine
 from daemon.bench_sides import OURS, Medians, Side, alternate, started_sides
 
@@ -29,6 +29,9 @@ PEERS = (
     Peer("PEFT, cached prefix", "cached-prefix", most_seconds=1 / 1.5, most_bytes=1 / 2),
 )
 UNSERVED = "ridealong, run not served"
+Found = Mapping[tuple[str, str], Medians]
+"""Medians by side and work."""
+
 MOST_GROWTH, MOST_SLOWDOWN = 1.10, 3.0
 """Only reading the prefix may grow with it: memory hardly, time with the share that reading has."""
 
@@ -49,17 +52,14 @@ def run_learn(plan: Plan, say: Say) -> Report:
     with started_sides(kinds, dict.fromkeys(kinds, plan)) as sides:
         losses = "; ".join(f"{name} {side.ready['loss']:.4f}" for name, side in sides.items())
         say(f"loss of the first step: {losses}")
-        medians = alternate(list(sides.values()), ["lesson"], rounds=plan.rounds, say=say)
+        medians = alternate(list(sides.values()), LESSON, rounds=plan.rounds, say=say)
         floor = float(sides[OURS].ask("floor")["seconds"])
         ready = sides[OURS].ready
-    ours = medians[OURS, "lesson"]
-    bars = [bar for peer in peers for bar in _against(peer, ours, medians[peer.name, "lesson"])]
-    unserved = medians[UNSERVED, "lesson"]
-    bars += [
-        Bar(f"time, {peer.name}, run not served", unserved.seconds, medians[peer.name, "lesson"].seconds, "s")
-        for peer in peers
-    ]
-    bars.append(Bar("time over its floor: operations at the packed matrix rate", ours.seconds, floor, "s"))
+    bars = [bar for peer in peers for bar in _against(peer, medians)]
+    bars += [_time(f"time, {peer.name}, run not served", medians, (UNSERVED, peer.name)) for peer in peers]
+    bars.append(
+        Bar("time over its floor: operations at the packed matrix rate", medians[OURS, TIME].seconds, floor, "s")
+    )
     return Report(
         "learn", machine, ready["model"], ready["repack"], plan.rounds, bars=tuple(bars), skipped=skipped
     )
@@ -74,21 +74,14 @@ def run_memory(plan: Plan, say: Say) -> Report:
     }
     long, short = plans
     with started_sides(dict.fromkeys(plans, "lesson"), plans) as sides:
-        medians = alternate(list(sides.values()), ["lesson"], rounds=plan.rounds, say=say)
+        medians = alternate(list(sides.values()), LESSON, rounds=plan.rounds, say=say)
         for side in sides.values():
             say(f"\na lesson of {sizes.run_tokens} tokens after a {side.name}, by phase\n{_phases(side)}")
         say(f"\nits largest tensors, after a {long}\n{_tensors(sides[long])}\n")
         ready = sides[long].ready
-    ours, theirs = medians[long, "lesson"], medians[short, "lesson"]
     bars = (
-        Bar(
-            f"added memory, {long} over {short}",
-            ours.added_bytes / MIB,
-            theirs.added_bytes / MIB,
-            "MiB",
-            at_most=MOST_GROWTH,
-        ),
-        Bar(f"time, {long} over {short}", ours.seconds, theirs.seconds, "s", at_most=MOST_SLOWDOWN),
+        _growth(f"added memory, {long} over {short}", medians, (long, short), at_most=MOST_GROWTH),
+        _time(f"time, {long} over {short}", medians, (long, short), at_most=MOST_SLOWDOWN),
     )
     return Report("memory", machine, ready["model"], ready["repack"], plan.rounds, bars=bars)
 
@@ -97,17 +90,22 @@ def _installed(peer: Peer) -> bool:
     return peer.needs is None or importlib.util.find_spec(peer.needs) is not None
 
 
-def _against(peer: Peer, ours: Medians, theirs: Medians) -> Sequence[Bar]:
+def _against(peer: Peer, found: Found) -> Sequence[Bar]:
+    sides = (OURS, peer.name)
     return (
-        Bar(f"time, {peer.name}", ours.seconds, theirs.seconds, "s", at_most=peer.most_seconds),
-        Bar(
-            f"added memory, {peer.name}",
-            ours.added_bytes / MIB,
-            theirs.added_bytes / MIB,
-            "MiB",
-            at_most=peer.most_bytes,
-        ),
+        _time(f"time, {peer.name}", found, sides, at_most=peer.most_seconds),
+        _growth(f"added memory, {peer.name}", found, sides, at_most=peer.most_bytes),
     )
+
+
+def _time(name: str, found: Found, sides: tuple[str, str], *, at_most: float | None = None) -> Bar:
+    ours, theirs = (found[side, TIME].seconds for side in sides)
+    return Bar(name, ours, theirs, "s", at_most=at_most)
+
+
+def _growth(name: str, found: Found, sides: tuple[str, str], *, at_most: float) -> Bar:
+    ours, theirs = (found[side, GROWTH].added_bytes / MIB for side in sides)
+    return Bar(name, ours, theirs, "MiB", at_most=at_most)
 
 
 def _phases(side: Side) -> str:

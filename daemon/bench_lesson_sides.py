@@ -23,7 +23,7 @@ from transformers.cache_utils import DynamicLayer
 from daemon.bench_floor import floor_seconds
 from daemon.bench_measure import answer, load, measured, settings, text_tokens
 from daemon.bench_phases import largest_tensors, phases
-from daemon.bench_plan import Plan
+from daemon.bench_plan import GROWTH, LESSON, Plan
 from engine.batch import Batch, lesson_rows, serving_rows
 from engine.engine import Engine
 from engine.walk import Walk
@@ -57,17 +57,15 @@ class Ridealong:
     def do(self, what: str) -> Mapping[str, Any]:
         """A lesson; or the lesson's floor, its phases, its largest tensors."""
         match what:
-            case "lesson":
-                with measured() as meter:
-                    self._learn()
-                return answer(meter.sample)
             case "floor":
                 return {"seconds": floor_seconds(self._model, prefix=self._prefix, rows=self._run_tokens)}
             case "phases":
                 return {"phases": phases(self._start)}
             case "tensors":
                 return {"tensors": largest_tensors(self._start, self._top)}
-        raise ValueError(what)
+        with measured(what) as meter:
+            self._learn()
+        return answer(meter.sample)
 
     def _learn(self) -> float:
         """A lesson; returns its loss."""
@@ -108,8 +106,7 @@ class _PeftStep:
 
     def do(self, what: str) -> Mapping[str, Any]:
         """A lesson."""
-        assert what == "lesson", what
-        with measured() as meter:
+        with measured(what) as meter:
             self._step()
         return answer(meter.sample)
 
@@ -172,7 +169,7 @@ class Trl:
         prefix = plan.sizes.prefix_tokens
         tokens = text_tokens(loaded, prefix + plan.sizes.run_tokens + 1)
         self._step = make_trainer(loaded, tokens, unlabelled=prefix + 1, adapter=lora())
-        self._loss = self._step().loss
+        self._loss = self._step(trims=False).loss
 
     def ready(self) -> Mapping[str, Any]:
         """The model's name and the first step's loss."""
@@ -180,8 +177,8 @@ class Trl:
 
     def do(self, what: str) -> Mapping[str, Any]:
         """A lesson."""
-        assert what == "lesson", what
-        return answer(self._step().sample)
+        assert what in LESSON, what
+        return answer(self._step(trims=what == GROWTH).sample)
 
 
 def lora() -> LoraConfig:

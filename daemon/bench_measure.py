@@ -2,7 +2,8 @@
 
 - Growth is the kernel's own high-water mark of the resident set, reset before the work: no peak is too short for
   it, and nothing runs beside the work to sample it.
-- Before the work, memory that the allocator keeps for later is given back: work that reuses it counts as growth.
+- For growth, memory that the allocator keeps for later is given back before the work: work that reuses it counts.
+  Time is taken without that, as work follows work in a service.
 - Model weights and text are here too, so that every side has the same.
 """
 
@@ -17,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from daemon.bench_plan import Plan
+from daemon.bench_plan import GROWTH, LESSON, Plan
 from daemon.bench_sides import Sample
 from daemon.config import default_data_dir
 from engine.engine import EngineSettings
@@ -45,10 +46,10 @@ class Meter:
         return self.sample
 
 
-def start_meter() -> Meter:
-    """Measure from here on."""
+def start_meter(*, trims: bool = False) -> Meter:
+    """Measure from here on; with `trims`, from a process that keeps no free memory."""
     gc.collect()
-    if hasattr(_LIBC, "malloc_trim"):  # glibc's; other allocators keep less
+    if trims and hasattr(_LIBC, "malloc_trim"):  # glibc's; other allocators keep less
         _LIBC.malloc_trim(0)
     reset_peak()
     return Meter(peak_bytes(), time.perf_counter())
@@ -66,9 +67,10 @@ def peak_bytes() -> int:
 
 
 @contextmanager
-def measured() -> Iterator[Meter]:
-    """Measure the block; the sample is the meter's when it ends."""
-    meter = start_meter()
+def measured(what: str) -> Iterator[Meter]:
+    """Measure the block, a lesson's time or its growth; the sample is the meter's when it ends."""
+    assert what in LESSON, what
+    meter = start_meter(trims=what == GROWTH)
     yield meter
     meter.stop()
 

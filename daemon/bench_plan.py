@@ -12,6 +12,9 @@ Say = Callable[[str], None]
 ROUNDS, TINY_ROUNDS = 5, 2
 """Alternations: five give a median that one disturbed round doesn't move; two show that a bench still runs."""
 
+TIME, GROWTH = LESSON = ("lesson", "lesson's memory")
+"""A lesson is done for its time and done for its added memory, which begin differently."""
+
 TOP = 10
 """Tensors that `memory` lists unless told otherwise: enough to see what the peak is made of."""
 

@@ -39,11 +39,12 @@ class TrlStep:
 class _OneStep(TrainerCallback):
     """Measures one step, then has the trainer stop."""
 
+    trims = False
     meter: Meter | None = None
     sample: Sample | None = None
 
     def on_step_begin(self, *_args: Any, **_kwargs: Any) -> None:
-        self.meter = start_meter()
+        self.meter = start_meter(trims=self.trims)
 
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:  # noqa: ARG002
         assert self.meter is not None, "a step ended that did not begin"
@@ -53,8 +54,11 @@ class _OneStep(TrainerCallback):
 
 def make_trainer(
     loaded: LoadedModel, tokens: Sequence[int], *, unlabelled: int, adapter: LoraConfig
-) -> Callable[[], TrlStep]:
-    """A function that takes one step on the conversation, whose first `unlabelled` tokens carry no loss."""
+) -> Callable[..., TrlStep]:
+    """A function that takes one step on the conversation, whose first `unlabelled` tokens carry no loss.
+
+    It is told whether free memory is given back before the step (`trims`).
+    """
     labels = [IGNORED] * unlabelled + list(tokens[unlabelled:])
     one_step, folder = _OneStep(), tempfile.mkdtemp(prefix="ridealong-bench-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -78,7 +82,8 @@ def make_trainer(
 
     trainer.remove_callback(PrinterCallback)
 
-    def step() -> TrlStep:
+    def step(*, trims: bool) -> TrlStep:
+        one_step.trims = trims
         loss = trainer.train().training_loss
         assert one_step.sample is not None, "trl took no step"
         return TrlStep(one_step.sample, loss)

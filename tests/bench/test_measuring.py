@@ -8,7 +8,7 @@ import torch
 
 from daemon.bench_measure import measured
 from daemon.bench_phases import largest_tensors, phases
-from daemon.bench_plan import TINY, Plan
+from daemon.bench_plan import GROWTH, TINY, Plan
 from daemon.bench_sides import Sample, Side, alternate
 from engine.engine import Engine
 from engine.walk import Walk
@@ -19,8 +19,8 @@ MIB = 2**20
 
 def test_growth_is_the_peak_and_not_what_is_left() -> None:
     code = (
-        "import torch; from daemon.bench_measure import measured\n"
-        "with measured() as meter: torch.ones(10 * 2**20); torch.ones(6 * 2**20)\n"
+        "import torch; from daemon.bench_measure import measured; from daemon.bench_plan import GROWTH\n"
+        "with measured(GROWTH) as meter: torch.ones(10 * 2**20); torch.ones(6 * 2**20)\n"
         "print(meter.sample.added_bytes)"
     )  # in a process of its own: a busy one's allocator may keep the first block when it is given back
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -29,7 +29,7 @@ def test_growth_is_the_peak_and_not_what_is_left() -> None:
 
 def test_growth_counts_memory_that_was_used_and_given_back_before() -> None:
     for _ in range(3):
-        with measured() as meter:
+        with measured(GROWTH) as meter:
             torch.ones(40 * MIB // 4)
         assert meter.sample is not None
         assert meter.sample.added_bytes > 39 * MIB

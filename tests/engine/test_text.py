@@ -50,6 +50,15 @@ def test_the_reply_ends_before_its_first_stop_string_and_none_of_it_was_sent(tex
     pieces, reply, _ = spoken(text, (stop,))
     assert "".join(pieces) == reply.text == text.split(stop, maxsplit=1)[0]
     assert reply.stopped == (stop in text)
+    assert reply.stop == (stop if stop in text else None)
+
+
+@pytest.mark.parametrize(
+    ("stop", "met"), [(("ab", "a"), "a"), (("a", "ab"), "a"), (("b", "ab"), "ab"), (("c", "b"), "b")]
+)
+def test_the_stop_string_that_ended_the_reply_is_told(stop: tuple[str, ...], met: str) -> None:
+    _, reply, _ = spoken("xabc", stop)
+    assert (reply.stop, reply.text) == (met, "xabc".split(met, maxsplit=1)[0])
 
 
 def test_what_might_have_become_a_stop_string_is_sent_at_the_end() -> None:
