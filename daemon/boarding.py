@@ -1,7 +1,7 @@
 """What rides when: an agent's waiting lessons board her next turn, or run in the gap when none comes.
 
 - Nothing that goes wrong here fails a turn: it is served without riders, and the log says why.
-- While an agent is rolled back none of her lessons board.
+- While an agent is rolled back none of her lessons board; once the service stops, none of anyone's.
 - A lesson that has waited too long ends as expired.
 """
 
@@ -41,6 +41,13 @@ class Boarding:
         self._idle_seconds = idle_seconds
         self._ttl_seconds = ttl_seconds
         self._stirred = asyncio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """From now on no lesson rides; those that do stop at their next segment, and wait for another start."""
+        self._closed = True
+        riding = [pending.id for pending in self._rides.riding()]
+        self._lane.post(lambda lane: lane.cancel_lessons(riding))
 
     def stir(self) -> None:
         """Something happened: the gap, if there was one, begins anew."""
@@ -85,9 +92,9 @@ class Boarding:
                 self._lane.post(_learn(pending.order(shadow, rides=None)))
 
     def _may_ride(self, pending: Pending) -> bool:
-        """Does the lesson still wait, and is its agent not being rolled back?"""
+        """Does the lesson still wait, is its agent not being rolled back, and is the service not stopping?"""
         waits = pending.id in self._rides and not pending.riding
-        return waits and not self._learner.is_rolling_back(pending.agent)
+        return waits and not self._closed and not self._learner.is_rolling_back(pending.agent)
 
     async def _expire(self) -> None:
         oldest = now_us() - int(self._ttl_seconds * 1_000_000)

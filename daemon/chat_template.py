@@ -42,6 +42,11 @@ class HuggingFaceChat:
         return self._tokenizer.backend_tokenizer.get_vocab_size(with_added_tokens=True)
 
     @property
+    def longest_token_chars(self) -> int:
+        """Characters of the longest token, so that no text of n tokens has more than n times as many."""
+        return max(map(len, self._tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True)))
+
+    @property
     def token_texts(self) -> TokenTexts:
         """The text of each token by itself."""
         return TokenTexts(self._tokenizer.backend_tokenizer)
@@ -68,7 +73,7 @@ class HuggingFaceChat:
                 add_generation_prompt=add_generation_prompt,
                 **template_args,
             )
-        except (JinjaError, ValueError, TypeError, LookupError) as error:
+        except (JinjaError, ValueError, TypeError, KeyError) as error:
             raise RenderError(f"the model's chat template refuses this conversation: {error}") from error
         return str(text)
 

@@ -5,14 +5,16 @@
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from daemon import __version__
-from daemon.config import ConfigError, Settings, add_flags, read_settings
+from daemon.config import ENVIRONMENT_PREFIX, ConfigError, Settings, add_flags, read_settings
 from daemon.terminal import fail
 
 DEFAULT_URL = "http://127.0.0.1:8088"
+KEY_VARIABLE = f"{ENVIRONMENT_PREFIX}API_KEY"
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -117,26 +119,33 @@ def _positive(text: str) -> int:
 
 def _add_url(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default=DEFAULT_URL, help=f"the service (default: {DEFAULT_URL})")
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        default=os.environ.get(KEY_VARIABLE),
+        help=f"else the environment's {KEY_VARIABLE}",
+    )
 
 
 def _serve(given: argparse.Namespace) -> int:
     settings = _settings(given)
     from daemon.errors import SnapshotDamaged  # noqa: PLC0415 - torch is loaded here, not for --help
+    from daemon.keys import BadKeys  # noqa: PLC0415
     from daemon.service import ServiceFailed, serve  # noqa: PLC0415
     from engine.errors import EngineError  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 
     try:
         serve(settings)
-    except (ServiceFailed, SnapshotDamaged, EngineError, StoreError, OSError) as error:
+    except (ServiceFailed, SnapshotDamaged, BadKeys, EngineError, StoreError, OSError) as error:
         return fail(str(error))
     return 0
 
 
 def _signal(given: argparse.Namespace) -> int:
-    from daemon.client import send_signals, show_signal  # noqa: PLC0415
+    from daemon.client import run_signal  # noqa: PLC0415
 
-    return show_signal(given.url, given.show) if given.show else send_signals(given.url, given.file)
+    return run_signal(given)
 
 
 def _ledger(given: argparse.Namespace) -> int:

@@ -19,13 +19,21 @@ class Refused(Exception):
     """The service refused the request, or there is none at that address."""
 
 
-def call(url: str, path: str, *, body: bytes | None = None, content_type: str = "application/json") -> Any:
+def call(
+    url: str,
+    path: str,
+    *,
+    body: bytes | None = None,
+    content_type: str = "application/json",
+    key: str | None = None,
+) -> Any:
     """Ask the service: GET without a body, POST with one; returns the decoded JSON.
 
     Raises:
         Refused: with the service's own message.
     """
-    request = urllib.request.Request(url.rstrip("/") + path, data=body, headers={"Content-Type": content_type})
+    headers = {"Content-Type": content_type} | ({} if key is None else {"Authorization": f"Bearer {key}"})
+    request = urllib.request.Request(url.rstrip("/") + path, data=body, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
             return json.load(answer)
@@ -37,7 +45,14 @@ def call(url: str, path: str, *, body: bytes | None = None, content_type: str = 
         ) from error
 
 
-def send_signals(url: str, file: str) -> int:
+def run_signal(given: argparse.Namespace) -> int:
+    """`ridealong signal …`."""
+    if given.show:
+        return _print(given, f"/signals/{quote(given.show, safe='')}")
+    return _send_signals(given, given.file)
+
+
+def _send_signals(given: argparse.Namespace, file: str) -> int:
     """Send the signals of a file; prints what became of each."""
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
@@ -48,26 +63,21 @@ def send_signals(url: str, file: str) -> int:
         kind = "application/json"
     except ValueError:
         kind = "application/x-ndjson"  # a signal a line; the service says so if a line is not JSON
-    return _print(url, "/signals", body=data, content_type=kind)
-
-
-def show_signal(url: str, identity: str) -> int:
-    """Print what became of a signal."""
-    return _print(url, f"/signals/{quote(identity, safe='')}")
+    return _print(given, "/signals", body=data, content_type=kind)
 
 
 def run_adapters(given: argparse.Namespace) -> int:
     """`ridealong adapters …`."""
     if given.action == "ls":
-        return _list_adapters(given.url)
+        return _list_adapters(given)
     body = {key: vars(given)[key] for key in ("version", "directory") if vars(given).get(key) is not None}
     agent = quote(given.agent, safe="")
-    return _print(given.url, f"/adapters/{agent}/{given.action}", body=json.dumps(body).encode())
+    return _print(given, f"/adapters/{agent}/{given.action}", body=json.dumps(body).encode())
 
 
-def _list_adapters(url: str) -> int:
+def _list_adapters(given: argparse.Namespace) -> int:
     try:
-        agents = call(url, "/adapters")
+        agents = call(given.url, "/adapters", key=given.api_key)
     except Refused as error:
         return fail(str(error))
     for own in agents:
@@ -79,9 +89,11 @@ def _list_adapters(url: str) -> int:
     return 0
 
 
-def _print(url: str, path: str, *, body: bytes | None = None, content_type: str = "application/json") -> int:
+def _print(
+    given: argparse.Namespace, path: str, *, body: bytes | None = None, content_type: str = "application/json"
+) -> int:
     try:
-        answer = call(url, path, body=body, content_type=content_type)
+        answer = call(given.url, path, body=body, content_type=content_type, key=given.api_key)
     except Refused as error:
         return fail(str(error))
     sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")

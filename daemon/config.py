@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 ENVIRONMENT_PREFIX = "RIDEALONG_"
@@ -43,7 +43,13 @@ class Settings(BaseModel):
     model: str | None = Field(
         None, description="a directory of safetensors, a .gguf file or a hub id; else the bundled SmolLM2"
     )
-    host: str = Field("127.0.0.1", description="the address to listen on; loopback only")
+    api_key: SecretStr | None = Field(
+        None, description="an operator's key: with it every request needs one; better given by the environment"
+    )
+    api_key_file: Path | None = Field(
+        None, description="a file of keys, one a line, its owner's alone: operator KEY, or agent NAME KEY"
+    )
+    host: str = Field("127.0.0.1", description="the address to listen on; without keys loopback only")
     port: int = Field(8088, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
     ready_file: Path | None = Field(None, description="a file that holds the URL once the lane serves")
     slots: int = Field(4, ge=1, le=256, description="sequences served at once")
@@ -73,6 +79,21 @@ class Settings(BaseModel):
     )
     idle_seconds: float = Field(2.0, ge=0, description="how long the lane is idle before lessons run in the gap")
     lesson_ttl_seconds: float = Field(86400.0, gt=0, description="how long a lesson may wait for its turn")
+    queue: int = Field(64, ge=0, description="turns that may wait for a slot; one more is answered 429")
+    max_signals: int = Field(
+        2000, ge=1, description="signals that may be on their way into the ledger; one more is answered 429"
+    )
+    max_messages: int = Field(10_000, ge=1, description="messages of one request, and as many tools")
+    max_body_mib: float = Field(32, gt=0, le=1024, description="MiB of one request's body")
+    max_connections: int = Field(256, ge=1, description="connections open at once; one more is answered 503")
+    read_seconds: float = Field(30.0, gt=0, description="how long a request's body may take to come")
+    write_seconds: float = Field(60.0, gt=0, description="how long a client may take nothing of its answer")
+    keep_alive_seconds: float = Field(
+        75.0, gt=0, description="how long a connection may be open without the whole head of a request"
+    )
+    drain_seconds: float = Field(
+        10.0, gt=0, description="how long open requests may go on after the service was told to stop"
+    )
 
     @field_validator("learn", "untrusted", mode="before")
     @classmethod
@@ -81,12 +102,13 @@ class Settings(BaseModel):
 
     @field_validator("host")
     @classmethod
-    def _loopback(cls, value: str) -> str:
-        if value == "localhost" or _is_loopback(value):
+    def _loopback_without_keys(cls, value: str, info: ValidationInfo) -> str:
+        keys = info.data.get("api_key") is not None or info.data.get("api_key_file") is not None
+        if keys or value == "localhost" or _is_loopback(value):
             return value
         raise ValueError(
             f"the address {value!r} is not loopback, and without a key a lane listens on loopback only: "
-            "use 127.0.0.1 or ::1 and put a proxy that asks for a key in front"
+            "give keys with --api-key-file FILE or RIDEALONG_API_KEY, or use 127.0.0.1 or ::1"
         )
 
     @property
@@ -152,7 +174,8 @@ def _sentence(error: dict[str, Any]) -> str:
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
         return f"there is no setting {name!r}; the settings are {', '.join(Settings.model_fields)}"
-    return f"--{name.replace('_', '-')} {error['input']!r}: {error['msg'].removeprefix('Value error, ')}"
+    given = "" if name == "api_key" else f" {error['input']!r}"
+    return f"--{name.replace('_', '-')}{given}: {error['msg'].removeprefix('Value error, ')}"
 
 
 def _is_loopback(address: str) -> bool:

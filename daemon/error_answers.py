@@ -75,4 +75,5 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         raise
     except Exception as error:  # the border: logged, and answered without the traceback
         told = mapped(error)
+        headers = told.headers
     return web.json_response(error_body(told, request.path), status=told.status, headers=headers)

@@ -2,8 +2,11 @@
 
 ServiceError
 ├── BadRequest     400  a field is wrong; `param` names it
+├── Unauthorized   401  there is no key, or one that is not known
+├── Forbidden      403  the key is not for this
 ├── NotFound       404  there is no such thing
 ├── Conflict       409  it clashes with what is there
+├── TooMany        429  there is no room for it now
 ├── Unavailable    503  the lane or the ledger cannot serve now
 │   └── LaneStopped     the lane is closed, or has failed
 └── HttpError      4xx  what HTTP itself refuses: no such path, method or size
@@ -11,17 +14,15 @@ ServiceError
 `daemon/error_answers.py` says them in the shape of each dialect.
 """
 
-import json
 import logging
-from typing import Any, ClassVar, TypeVar
+import math
+from typing import ClassVar
 
-from aiohttp import web
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from store.errors import AlreadyRecorded, BadPage, Closed, DoesNotFollow, NothingToPromote, StoreError, Unknown
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class ServiceError(Exception):
@@ -30,11 +31,25 @@ class ServiceError(Exception):
     status: int = 500
     kind: ClassVar[str] = "server_error"
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_seconds: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer's head says of it."""
+        seconds = self.retry_after_seconds
+        return {} if seconds is None else {"Retry-After": str(max(1, math.ceil(seconds)))}
 
 
 class BadRequest(ServiceError):
@@ -42,6 +57,25 @@ class BadRequest(ServiceError):
 
     status = 400
     kind = "invalid_request_error"
+
+
+class Unauthorized(ServiceError):
+    """Whoever asks is not known."""
+
+    status = 401
+    kind = "authentication_error"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """How a key is given."""
+        return {"WWW-Authenticate": 'Bearer realm="ridealong"'}
+
+
+class Forbidden(ServiceError):
+    """Whoever asks may not do this."""
+
+    status = 403
+    kind = "permission_error"
 
 
 class NotFound(ServiceError):
@@ -56,6 +90,13 @@ class Conflict(ServiceError):
 
     status = 409
     kind = "conflict_error"
+
+
+class TooMany(ServiceError):
+    """There is no room for it now; it may be asked again."""
+
+    status = 429
+    kind = "rate_limit_error"
 
 
 class Unavailable(ServiceError):
@@ -94,30 +135,6 @@ _STATUS: tuple[tuple[type[Exception], type[ServiceError]], ...] = (
     (SnapshotDamaged, Unavailable),
 )
 """Lower layers' errors, the first match wins."""
-
-
-async def read_json(request: web.Request) -> Any:
-    """The request's body as JSON.
-
-    Raises:
-        BadRequest: it is not JSON in UTF-8.
-    """
-    try:
-        return json.loads(await request.read())
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON: {error}; send a JSON object in UTF-8") from error
-
-
-async def read_as(request: web.Request, body: TypeAdapter[T]) -> T:
-    """The request's body, checked.
-
-    Raises:
-        BadRequest: it is not JSON, or not what is asked for; the first field that is wrong is named.
-    """
-    try:
-        return body.validate_python(await read_json(request))
-    except ValidationError as error:
-        raise bad_field(error) from error
 
 
 def bad_field(error: ValidationError) -> BadRequest:

@@ -19,11 +19,13 @@ from daemon.adapters import AgentAdapters
 from daemon.chat_template import HuggingFaceChat
 from daemon.errors import Conflict
 from daemon.learner import Learner
+from daemon.limits import SignalRoom
 from daemon.records import pending_of, stored_lesson, stored_signal, turn_of
 from daemon.rides import Pending, Rides
 from signals.planning import plan
+from signals.plans import LessonPlan
 from signals.policy import Policy, policy_off
-from signals.records import Engram, LessonPlan, Outcome, Relevance, Signal, Verdict, parse_signal
+from signals.records import Engram, Outcome, Relevance, Signal, Verdict, parse_signal
 from signals.refusals import Refusal, RefusalCode
 from signals.runs import LessonSignal
 from store import lessons, signals, turns
@@ -63,11 +65,13 @@ class Intake:
         adapters: AgentAdapters,
         learner: Learner,
         chat: HuggingFaceChat,
+        room: SignalRoom,
         *,
         policy: Policy,
         context_tokens: int,
         started_at_us: int,
     ) -> None:
+        self._room = room
         self._store = store
         self._rides = rides
         self._adapters = adapters
@@ -84,11 +88,18 @@ class Intake:
 
         Raises:
             Conflict: an id is taken by a signal with another body; nothing was recorded.
+            TooMany: as many are on their way as may be; nothing was recorded.
         """
+        self._room.take(len(given))
         task = asyncio.ensure_future(self._take(given, private=private))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        task.add_done_callback(lambda _task: self._room.leave(len(given)))
         return await asyncio.shield(task)
+
+    async def settled(self) -> None:
+        """Return once everything that was taken is settled."""
+        await asyncio.gather(*self._work, return_exceptions=True)
 
     async def recover(self) -> None:
         """Take up what a crash left: rides cut off wait again and are weighed anew, signals are settled."""

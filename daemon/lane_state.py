@@ -1,6 +1,6 @@
 """What the lane is and what it holds now, as llama-server tells it: `GET /props` and `GET /slots`.
 
-Nothing that was said is told: of a slot its counts, and who has it.
+Nothing that was said is told: of a slot its counts, and to operators who has it.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from daemon import __version__
+from daemon.access import caller_of
 from daemon.chat_template import HuggingFaceChat
 from daemon.dialects.llama_request import LlamaRequest
 from daemon.lane_thread import LaneThread
@@ -54,9 +55,11 @@ class LaneState:
         }
         return web.json_response(body)
 
-    async def slots(self, _request: web.Request) -> web.Response:
-        """What each slot holds now; its turn, and the lesson that walks on it."""
+    async def slots(self, request: web.Request) -> web.Response:
+        """What each slot holds now; to an operator also its stable set, turn, and the lesson that walks on it."""
         held = await self._lane.call(_held)
+        if not caller_of(request).is_operator:
+            return web.json_response([slot | {"stable": None, "turn": None, "lesson": None} for slot in held])
         turns, lessons = self._lane.turns_by_slot(), self._lane.lessons_by_slot()
         users = ({"turn": turns.get(slot["id"]), "lesson": lessons.get(slot["id"])} for slot in held)
         return web.json_response([slot | who for slot, who in zip(held, users, strict=True)])

@@ -93,6 +93,10 @@ class LaneThread:
         """How many turns have not ended."""
         return len(self._turns)
 
+    def has(self, turn: str) -> bool:
+        """Is that one of the turns that have not ended?"""
+        return turn in self._turns
+
     @property
     def queued_turns(self) -> int:
         """How many turns wait for a slot."""

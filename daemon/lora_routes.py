@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from daemon.errors import BadRequest, read_as
+from daemon.bodies import read_as
+from daemon.errors import BadRequest
 from daemon.lora_adapters import Loaded, LoraAdapters
 from signals.records import Index
 

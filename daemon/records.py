@@ -1,10 +1,11 @@
 """The same things in other hands: the signals' records, the store's, and what waits in memory."""
 
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import cast
 
 from daemon.rides import Pending
-from signals.records import LessonPlan, Message, Relevance, Signal, Turn, fingerprint
+from signals.plans import LessonKind, LessonPlan
+from signals.records import Message, Relevance, Signal, Turn, fingerprint
 from store import records as stored
 from store.columns import JsonValue
 from store.words import Role
@@ -66,7 +67,7 @@ def pending_of(kept: stored.KeptLesson, *, stable: str, served_here: bool) -> Pe
         id=lesson.id,
         agent=lesson.agent,
         context=lesson.context,
-        kind=cast(Literal["engram", "correction", "action"], lesson.kind),
+        kind=cast(LessonKind, lesson.kind),
         turn=lesson.turn,
         signals=tuple(link.signal for link in kept.links if link.role is Role.MAKES),
         stable=stable,

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from daemon.lane_thread import LaneThread
 from engine.orders import LessonOrder
+from signals.plans import LessonKind
 
 FateStatus = Literal["riding", "learned", "refused", "waiting"]
-_ORDER = {"correction": 0, "engram": 1, "action": 1}
+_ORDER: dict[LessonKind, int] = {"correction": 0, "engram": 1, "labels": 1, "action": 1}
 
 
 @dataclass(slots=True)
@@ -22,7 +23,7 @@ class Pending:
     id: str
     agent: str
     context: str
-    kind: Literal["engram", "correction", "action"]
+    kind: LessonKind
     turn: str
     signals: tuple[str, ...]
     stable: str
@@ -99,9 +100,9 @@ class Rides:
         ]
         return sorted(chosen, key=lambda pending: (_ORDER[pending.kind], pending.planned_at_us))
 
-    def riding(self, agent: str) -> list[Pending]:
-        """The agent's lessons that are with the lane."""
-        return [pending for pending in self._pending.values() if pending.riding and pending.agent == agent]
+    def riding(self, agent: str | None = None) -> list[Pending]:
+        """The lessons that are with the lane; of one agent, if one is named."""
+        return [one for one in self._pending.values() if one.riding and agent in {None, one.agent}]
 
     def made_by(self, signal: str) -> Pending | None:
         """The lesson that a signal makes, if it has not ended."""

@@ -3,31 +3,35 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from daemon.access import KEYS, authorise, caller_of
 from daemon.adapters import AgentAdapters
 from daemon.boarding import Boarding
+from daemon.bodies import MAX_MESSAGES, READ_SECONDS, parse_json, read_body, read_json
+from daemon.config import Settings
 from daemon.dialects.every import Endpoint
 from daemon.error_answers import answer_errors
-from daemon.errors import BadRequest, bad_field, read_json
+from daemon.errors import BadRequest, bad_field
 from daemon.intake import Intake
+from daemon.keys import Keys
 from daemon.lane_thread import LaneThread
 from daemon.learner import Learner
 from daemon.ledger_json import filter_of, row_json, step_json, time_text
+from daemon.open_requests import OpenRequests
 from daemon.speaker import check_signals
 from signals.records import Signal, parse_signals
 from store import adapters as stored_adapters
 from store import chain, ledger, signals, steps
+from store.errors import Unknown
 from store.records import Adapter, Adapters, Entry, KeptSignal, Put
 from store.store import Store
 from store.words import LedgerKind
-
-MAX_BODY_BYTES = 32 * 2**20
-"""A conversation of a million tokens fits; a mistake that would fill the memory does not."""
 
 M = TypeVar("M", bound=BaseModel)
 _INTEGER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=-(2**63), lt=2**63)])
@@ -97,6 +101,8 @@ class Routes:
     async def one_signal(self, request: web.Request) -> web.Response:
         """`GET /signals/{id}`: what became of a signal."""
         kept = await self._store.read(signals.signal_of, request.match_info["id"])
+        if not caller_of(request).may_see(kept.signal.agent):
+            raise Unknown("signal", request.match_info["id"])
         return web.json_response(_signal_json(kept))
 
     async def ledger_page(self, request: web.Request) -> web.Response:
@@ -105,6 +111,7 @@ class Routes:
         limit, cursor = _integer(query, "limit"), _integer(query, "cursor")
         newest = _boolean(query, "newest")
         wanted = filter_of(query)
+        wanted = replace(wanted, agent=caller_of(request).meant(wanted.agent))
         page = await self._store.read(
             ledger.page, wanted, cursor=cursor, limit=100 if limit is None else limit, newest=newest
         )
@@ -120,6 +127,8 @@ class Routes:
         seq = _integer(request.match_info, "seq")
         assert seq is not None, "the route has a seq"
         row = await self._store.read(ledger.row_of, seq)
+        if not caller_of(request).may_see(row.agent):
+            raise Unknown("ledger row", str(seq))
         told = row_json(row)
         if row.kind is LedgerKind.STEP:
             told["step"] = step_json(await self._store.read(steps.step_of, row.subject))
@@ -132,9 +141,10 @@ class Routes:
             {"rows": verified.rows, "head": verified.head, "bad": verified.bad, "why": verified.why}
         )
 
-    async def all_adapters(self, _request: web.Request) -> web.Response:
-        """`GET /adapters`: every agent's shadow and versions."""
-        agents = await self._store.read(stored_adapters.agents_with_adapters)
+    async def all_adapters(self, request: web.Request) -> web.Response:
+        """`GET /adapters`: every agent's shadow and versions; to an agent, her own."""
+        caller = caller_of(request)
+        agents = filter(caller.may_see, await self._store.read(stored_adapters.agents_with_adapters))
         kept = [await self._store.read(stored_adapters.adapters_of, agent) for agent in agents]
         return web.json_response([adapters_json(own) for own in kept])
 
@@ -166,10 +176,20 @@ class Routes:
 
 
 def application(
-    routes: Routes, endpoints: Sequence[Endpoint], others: Sequence[web.RouteDef] = ()
+    routes: Routes,
+    endpoints: Sequence[Endpoint],
+    others: Sequence[web.RouteDef],
+    *,
+    settings: Settings,
+    keys: Keys,
+    requests: OpenRequests,
 ) -> web.Application:
     """The HTTP application."""
-    app = web.Application(middlewares=[answer_errors], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(
+        middlewares=[answer_errors, requests.admit, authorise, read_body],
+        client_max_size=int(settings.max_body_mib * 2**20),
+    )
+    app[KEYS], app[MAX_MESSAGES], app[READ_SECONDS] = keys, settings.max_messages, settings.read_seconds
     app.add_routes(
         [
             *(web.post(endpoint.path, endpoint.handle) for endpoint in endpoints),
@@ -198,10 +218,7 @@ class _Given(BaseModel):
 async def _read_signals(request: web.Request) -> _Given:
     """The signals of a request: a JSON object, a JSON list, or a JSON object a line."""
     if request.content_type == "application/x-ndjson":
-        try:
-            body: Any = [json.loads(line) for line in (await request.read()).splitlines() if line.strip()]
-        except (ValueError, RecursionError) as error:
-            raise BadRequest(f"a line of the body is not JSON: {error}; send one signal a line") from error
+        body: Any = [parse_json(line) for line in (await request.read()).splitlines() if line.strip()]
     else:
         body = await read_json(request)
     try:

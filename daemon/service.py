@@ -3,6 +3,8 @@
 - It serves, and says so in the ready file, only once the model is loaded, what a crash left has been taken up,
   and the port is open.
 - Every task has an owner that awaits it: if one fails, the service stops and says why.
+- It stops in order: nothing new is taken, lessons go back to wait, open requests end or are cut off, what they
+  left is recorded, the lane ends, the ledger is closed.
 """
 
 import asyncio
@@ -20,16 +22,20 @@ from daemon.adapters import AgentAdapters
 from daemon.boarding import Boarding
 from daemon.chat_template import HuggingFaceChat
 from daemon.config import Settings
+from daemon.connections import listening
 from daemon.dialects.every import dialect_handlers
 from daemon.dialects.prompts import Prompts
 from daemon.grammar import Grammars
 from daemon.intake import Intake
+from daemon.keys import Keys
 from daemon.lane_state import LaneFacts, LaneState
 from daemon.lane_thread import LaneThread
 from daemon.learner import Learner
+from daemon.limits import SignalRoom, TextLimit, TurnQueue
 from daemon.lora_adapters import LoraAdapters
 from daemon.lora_routes import LoraRoutes
 from daemon.metrics import Metrics, MetricsRoute
+from daemon.open_requests import OpenRequests
 from daemon.rides import Rides
 from daemon.routes import Routes, application
 from daemon.snapshots import Snapshots
@@ -50,9 +56,6 @@ from store.store import Store
 logger = logging.getLogger(__name__)
 Say = Callable[[str], None]
 
-SHUTDOWN_SECONDS = 10.0
-"""How long open turns may go on after a stop was asked for, before their clients are cut off."""
-
 
 class ServiceFailed(Exception):
     """The service stopped by itself."""
@@ -66,6 +69,8 @@ class _Parts:
     learner: Learner
     boarding: Boarding
     intake: Intake
+    turns: Turns
+    requests: OpenRequests
     app: web.Application
 
 
@@ -76,6 +81,7 @@ class Service:
         self, settings: Settings, store: Store, *, say: Say, on_failure: Callable[[BaseException], None]
     ) -> None:
         self._settings = settings
+        self._keys = _keys(settings)
         self._store = store
         self._say = say
         self._optimizer = OptimizerSettings(name=settings.optimizer, lr=settings.lr)
@@ -99,8 +105,11 @@ class Service:
             await parts.intake.recover()
             async with _owned(self._watched(parts.learner.follow()), self._watched(parts.boarding.fill_gaps())):
                 parts.boarding.stir()
-                async with _listening(parts.app, self._settings) as url:
+                async with listening(parts.app, self._settings) as url:
                     yield url
+                    await _drain(parts)
+                await parts.turns.settled()
+                await parts.intake.settled()
                 await self.lane.close()
                 await parts.learner.settled()
         finally:
@@ -131,6 +140,7 @@ class Service:
             adapters,
             learner,
             chat,
+            SignalRoom(settings.max_signals),
             policy=_policy(settings),
             context_tokens=context_tokens,
             started_at_us=started_at_us,
@@ -142,15 +152,19 @@ class Service:
             rides,
             boarding,
             metrics,
+            TurnQueue(lane, slots=settings.slots, queue=settings.queue),
             end_tokens=model.end_tokens,
             context_tokens=context_tokens,
         )
         routes = Routes(store, lane, intake, boarding, learner, adapters, exports=exports, model=model.name)
-        prompts = Prompts(chat, Grammars(model.tokenizer, model.end_tokens))
+        texts = TextLimit(context_tokens=context_tokens, longest_token_chars=chat.longest_token_chars)
+        prompts = Prompts(chat, Grammars(model.tokenizer, model.end_tokens), texts)
         state = LaneState(lane, chat, LaneFacts(model.name, model.directory, settings.slots, context_tokens))
         others = [*state.routes(), *LoraRoutes(loras).routes(), *MetricsRoute(metrics, store).routes()]
-        app = application(routes, dialect_handlers(turns, prompts, model=model.name), others)
-        return _Parts(snapshots, learner, boarding, intake, app)
+        requests = OpenRequests(drain_seconds=settings.drain_seconds)
+        endpoints = dialect_handlers(turns, prompts, model=model.name)
+        app = application(routes, endpoints, others, settings=settings, keys=self._keys, requests=requests)
+        return _Parts(snapshots, learner, boarding, intake, turns, requests, app)
 
     def _load(self) -> Lane:
         """Load the model; runs on the lane's thread."""
@@ -199,6 +213,18 @@ class Service:
             await asyncio.to_thread(snapshots.check, kept.shadow.snapshot)
             named |= {kept.shadow.snapshot, *(version.snapshot for version in kept.versions)}
         await asyncio.to_thread(snapshots.sweep, named)
+
+
+async def _drain(parts: _Parts) -> None:
+    """Take nothing new, and see what is open to its end."""
+    parts.requests.refuse_new()
+    parts.boarding.close()
+    await parts.requests.end()
+
+
+def _keys(settings: Settings) -> Keys:
+    own = settings.api_key
+    return Keys.of(None if own is None else own.get_secret_value(), settings.api_key_file)
 
 
 def _policy(settings: Settings) -> Policy:
@@ -261,27 +287,6 @@ async def running(settings: Settings, stop: asyncio.Event, *, say: Say) -> Async
         await asyncio.to_thread(store.close)
     if failures:
         raise ServiceFailed(f"the service stopped: {failures[0]}") from failures[0]
-
-
-@asynccontextmanager
-async def _listening(app: web.Application, settings: Settings) -> AsyncIterator[str]:
-    """Open the port and write the ready file; a client that goes away cancels its handler."""
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, settings.host, settings.port)
-        await site.start()
-        host, port = runner.addresses[0][:2]
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        if settings.ready_file is not None:
-            aside = settings.ready_file.with_name(settings.ready_file.name + ".writing")
-            aside.write_text(url + "\n")
-            aside.replace(settings.ready_file)
-        yield url
-    finally:
-        await runner.cleanup()
-        if settings.ready_file is not None:
-            settings.ready_file.unlink(missing_ok=True)
 
 
 def _say(line: str) -> None:

@@ -1,7 +1,8 @@
 """Who is speaking: the agent, her context, and whether it is private, from headers or the request's metadata.
 
 - Headers and metadata may both be given if they agree; where they differ the request is refused.
-- Without either the agent is `anonymous`, who does not learn unless the policy says so by that name.
+- Where an agent's key was given, it is that agent, and naming another is refused.
+- Without any of them the agent is `anonymous`, who does not learn unless the policy says so by that name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Annotated
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from daemon.access import caller_of
 from daemon.errors import BadRequest
 from signals.records import AgentName, ContextName, Signal
 
@@ -42,6 +44,7 @@ def speaker_of(request: web.Request, metadata: Metadata | None = None) -> Speake
 
     Raises:
         BadRequest: a name is not allowed, or headers and metadata disagree.
+        Forbidden: the key is another agent's.
     """
     said = {} if metadata is None else metadata.model_dump(exclude_none=True)
     heard = _from_headers(request.headers)
@@ -52,7 +55,9 @@ def speaker_of(request: web.Request, metadata: Metadata | None = None) -> Speake
                 "give one of them, or the same in both",
                 param=f"metadata.{key}",
             )
-    return Speaker(**(said | heard))
+    named = said | heard
+    agent = caller_of(request).meant(named.get("agent"))
+    return Speaker(**(named | {"agent": agent or ANONYMOUS}))
 
 
 def check_signals(request: web.Request, signals: Sequence[Signal]) -> Speaker:
@@ -60,9 +65,11 @@ def check_signals(request: web.Request, signals: Sequence[Signal]) -> Speaker:
 
     Raises:
         BadRequest: a signal names another.
+        Forbidden: a signal is of another agent than the key.
     """
-    heard = _from_headers(request.headers)
+    heard, caller = _from_headers(request.headers), caller_of(request)
     for signal in signals:
+        caller.meant(signal.agent)
         for key, named in (("agent", signal.agent), ("context", signal.context)):
             if heard.get(key, named) != named:
                 raise BadRequest(

@@ -1,7 +1,6 @@
 """What single tokens say: their text, their bytes, and their log probabilities as answers tell them."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
@@ -37,10 +36,6 @@ class TokenTexts:
         if found := _BYTE_TOKEN.fullmatch(piece):
             return bytes.fromhex(found[1])
         return (piece if self._byte_level else piece.replace(_WORD_START, " ")).encode()
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens in a row, without those that only mark."""
-        return self._tokenizer.decode(tokens, skip_special_tokens=True)
 
     def text_of(self, token: int) -> str:
         """The text of a token; what is no whole character is written as U+FFFD."""

@@ -18,6 +18,7 @@ from daemon.adapters import AgentAdapters
 from daemon.boarding import Boarding
 from daemon.errors import BadRequest, Unavailable
 from daemon.lane_thread import LaneThread, TurnHandle
+from daemon.limits import TurnQueue
 from daemon.metrics import Metrics
 from daemon.rides import Rides
 from daemon.speaker import Speaker
@@ -103,10 +104,12 @@ class Turns:
         rides: Rides,
         boarding: Boarding,
         metrics: Metrics,
+        queue: TurnQueue,
         *,
         end_tokens: frozenset[int],
         context_tokens: int,
     ) -> None:
+        self.queue = queue
         self._store = store
         self._metrics = metrics
         self._lane = lane
@@ -123,12 +126,15 @@ class Turns:
 
         Raises:
             BadRequest: the prompt does not fit into a slot's context, or the lane cannot serve it as asked.
+            TooMany: as many turns wait as may.
             LaneStopped: the lane serves no more.
         """
         self._check_fits(prompt)
-        if await self._store.read(turns.context_is_private, agent=speaker.agent, context=speaker.context):
-            speaker = speaker.model_copy(update={"private": True})
-        turn = await self._open(speaker, prompt, limits)
+        identity = f"turn-{uuid.uuid4().hex}"
+        with self.queue.arrive(identity):
+            if await self._store.read(turns.context_is_private, agent=speaker.agent, context=speaker.context):
+                speaker = speaker.model_copy(update={"private": True})
+            turn = await self._open(identity, speaker, prompt, limits)
         try:
             yield turn
         finally:
@@ -149,8 +155,12 @@ class Turns:
         fates = await self._rides.fates(turn.id, wait_seconds=wait_seconds)
         return [fate.as_json() for fate in fates]
 
-    async def _open(self, speaker: Speaker, prompt: Prompt, limits: Limits) -> OpenTurn:
-        turn, created_at_us = f"turn-{uuid.uuid4().hex}", now_us()
+    async def settled(self) -> None:
+        """Return once every turn that was left has come to its end and is recorded."""
+        await asyncio.gather(*self._endings, return_exceptions=True)
+
+    async def _open(self, turn: str, speaker: Speaker, prompt: Prompt, limits: Limits) -> OpenTurn:
+        created_at_us = now_us()
         riders: list[LessonOrder] = []
         if not speaker.private:
             riders = await self._boarding.board(agent=speaker.agent, context=speaker.context, turn=turn)

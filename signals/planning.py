@@ -7,10 +7,12 @@
 
 from typing import assert_never
 
+from signals.plans import LessonPlan
 from signals.policy import Policy, policy_off
-from signals.records import Action, Correction, Engram, LessonPlan, Origin, Outcome, Turn
+from signals.records import Action, Correction, Engram, Labels, Origin, Outcome, Turn
 from signals.refusals import Refusal, RefusalCode, RefusalError
-from signals.runs import LessonSignal, Run, find_run
+from signals.runs import LessonSignal, find_run
+from signals.served import Run
 from signals.spans import points_to_own_reply
 from signals.tokens import ChatTokenizer, RenderError
 from signals.weights import token_weight
@@ -28,9 +30,9 @@ def plan(
 ) -> LessonPlan | Refusal:
     """Plan the lesson that ``signal`` asks for, or say why there is none.
 
-    ``turn`` is the turn it names, or None where no turn has that id; ``context_tokens`` the size of the
-    context that the lesson would run in; ``relevance`` the latest one told for an engram, in place of its
-    own; and ``outcome`` the latest verdict on the turn.
+    ``turn`` is the turn it names, or None where no turn has that id or it names none; ``context_tokens`` the
+    size of the context that the lesson would run in; ``relevance`` the latest one told for an engram, in place
+    of its own; and ``outcome`` the latest verdict on the turn.
     """
     try:
         admitted = _admit(signal, turn, policy=policy, outcome=outcome)
@@ -52,7 +54,7 @@ def plan(
 def _admit(signal: LessonSignal, turn: Turn | None, *, policy: Policy, outcome: Outcome) -> Turn:
     """Return the turn where the signal may be learned from it. Another agent's turn is as unknown as none."""
     assert turn is None or turn.id == signal.turn, f"signal {signal.id} is of turn {signal.turn}, not {turn.id}"
-    if turn is None or turn.agent != signal.agent:
+    if signal.turn is not None and (turn is None or turn.agent != signal.agent):
         raise RefusalError(
             RefusalCode.TURN_UNKNOWN,
             f"Agent {signal.agent} has no turn {signal.turn}. Give the id that X-Ridealong-Turn told.",
@@ -60,6 +62,13 @@ def _admit(signal: LessonSignal, turn: Turn | None, *, policy: Policy, outcome: 
     if not policy.learns(signal.agent):
         refusal = policy_off(signal.agent)
         raise RefusalError(refusal.code, refusal.message)
+    if turn is None:
+        raise RefusalError(
+            RefusalCode.UNSERVED_PREFIX,
+            f"Agent {signal.agent} was served no turn that begins like this conversation; it differs from the "
+            "first token on. Serve the conversation first, then send what its reply should have been.",
+            position=0,
+        )
     if turn.private or not policy.private_contexts.isdisjoint({turn.context, signal.context}):
         raise RefusalError(
             RefusalCode.PRIVATE_CONTEXT,
@@ -91,7 +100,7 @@ def _learns_own_reply(signal: LessonSignal, turn: Turn) -> bool:
     match signal:
         case Engram():
             return points_to_own_reply(signal, turn)
-        case Correction():
+        case Correction() | Labels():
             return False
         case Action():
             return True
@@ -100,7 +109,8 @@ def _learns_own_reply(signal: LessonSignal, turn: Turn) -> bool:
 
 
 def _weigh(signal: LessonSignal, relevance: float | None) -> float:
-    latest = signal.relevance if relevance is None else relevance
+    told = 1.0 if isinstance(signal, Labels) else signal.relevance
+    latest = told if relevance is None else relevance
     weight = token_weight(latest, _origin(signal))
     if weight == 0:
         raise RefusalError(
@@ -119,6 +129,7 @@ def _lesson(signal: LessonSignal, turn: Turn, run: Run, *, weight: float) -> Les
             RefusalCode.SPAN_NOT_FOUND,
             f"The signal points at no token of turn {turn.id} that another precedes. Point at more of it.",
         )
+    shares = [run.share(at) for at in range(first, end)]
     return LessonPlan(
         agent=turn.agent,
         context=turn.context,
@@ -128,8 +139,9 @@ def _lesson(signal: LessonSignal, turn: Turn, run: Run, *, weight: float) -> Les
         prefix_tokens=first - 1,
         prefix=run.sequence[: first - 1],
         tokens=run.sequence[first - 1 : end - 1],
-        targets=run.sequence[first:end],
-        weights=(weight,) * (end - first),
+        targets=tuple(run.sequence[first + at] if share else None for at, share in enumerate(shares)),
+        weights=tuple(weight * share for share in shares),
+        lr=signal.lr if isinstance(signal, Correction | Labels) else None,
     )
 
 

@@ -1,14 +1,14 @@
-"""What crosses the boundary: the signals an agent emits, the turns a lane served, the lessons planned.
+"""What crosses the boundary: the signals an agent emits, and the turns a lane served.
 
 * Every record is frozen, refuses unknown fields, and fits in UTF-8 JSON (no lone surrogate, no NaN).
 * A signal's ``id`` is its client's idempotency key: the same id with the same fingerprint is the same signal.
 * An engram points in exactly one way: at a message, at a character range of a message, or by an exact quote.
+* A correction comes after what its turn was served: the prompt, so many tokens, or a conversation.
 * Message index ``len(messages)`` of a turn is the turn's own reply.
 """
 
 import hashlib
 import json
-import math
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Literal, Self, TypeVar
@@ -29,6 +29,9 @@ MAX_SIGNALS = 1_000
 
 MAX_TEXT_CHARS = 1_000_000
 """Characters of a quote or a corrected reply: past any context a lane serves, short of hurting it."""
+
+MAX_LABELS = 200
+"""Labels of one signal: more than a conversation has passages worth pointing at, few enough to place at once."""
 
 _T = TypeVar("_T")
 
@@ -59,8 +62,10 @@ ContextName = Annotated[Text, Field(max_length=200, pattern=r"^\P{Cc}*$")]
 AgentName = Annotated[Text, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]*$")]
 Index = Annotated[int, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+LabelWeight = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+LearningRate = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 Moment = Annotated[AwareDatetime, AfterValidator(_in_utc)]
-TokenIds = tuple[Annotated[int, Field(ge=0)], ...]
+TokenIds = tuple[Annotated[int, Field(ge=0, lt=2**31)], ...]
 
 
 class Origin(StrEnum):
@@ -80,16 +85,41 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
+    """What all records are: frozen, and without a field that is not theirs."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class _SignalBase(_Record):
+class Message(Record):
+    """One message of a conversation, as the chat template gets it."""
+
+    role: Annotated[Text, Field(min_length=1)]
+    content: Text
+    name: Text | None = None
+    tool_calls: tuple[JsonObject, ...] | None = None
+    tool_call_id: Text | None = None
+    reasoning_content: Text | None = None
+
+    def for_template(self) -> dict[str, object]:
+        """Return the message as chat templates read it: plain values, no key for what it lacks."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class _SignalBase(Record):
     id: Name
     agent: AgentName
     context: ContextName = ""
     at: Moment | None = None
     """When the agent noticed it, kept in UTC so that one instant has one spelling."""
+
+
+def _check_range(start: int | None, end: int | None) -> None:
+    """Both ends or none, in order."""
+    if (start is None) != (end is None):
+        raise ValueError("start and end go together; give both, or neither for the whole message")
+    if start is not None and end is not None and start >= end:
+        raise ValueError(f"start {start} is not before end {end}")
 
 
 class Engram(_SignalBase):
@@ -112,10 +142,7 @@ class Engram(_SignalBase):
             return self
         if self.quote is not None:
             raise ValueError("points twice; give either quote, or message with start and end")
-        if self.start is None or self.end is None:
-            raise ValueError("start and end go together; give both, or neither for the whole message")
-        if self.start >= self.end:
-            raise ValueError(f"start {self.start} is not before end {self.end}")
+        _check_range(self.start, self.end)
         return self
 
     @property
@@ -133,7 +160,7 @@ class Relevance(_SignalBase):
     relevance: Share
 
 
-class ReplyMessage(_Record):
+class ReplyMessage(Record):
     """A corrected reply in the form of a chat message."""
 
     role: Literal["assistant"] = "assistant"
@@ -143,13 +170,61 @@ class ReplyMessage(_Record):
 
 
 class Correction(_SignalBase):
-    """The reply of that turn should have been this."""
+    """The reply of that turn should have been this: a text, a message, or token ids, learned as they are.
+
+    It comes after the turn's prompt, or after the first ``prefix_tokens`` of its prompt and reply, or it ends the
+    conversation ``messages``, which must render to what the turn was served. A conversation that belongs to no
+    turn has none.
+    """
 
     kind: Literal["correction"] = "correction"
-    turn: Name
-    reply: Annotated[Text, Field(max_length=MAX_TEXT_CHARS)] | ReplyMessage
+    turn: Name | None = None
+    reply: Annotated[Text, Field(max_length=MAX_TEXT_CHARS)] | ReplyMessage | None = None
+    reply_tokens: Annotated[TokenIds, Field(min_length=1, max_length=MAX_TEXT_CHARS)] | None = None
+    prefix_tokens: Annotated[int, Field(strict=True, ge=1)] | None = None
+    messages: Annotated[tuple[Message, ...], Field(min_length=1)] | None = None
+    template_args: JsonObject | None = None
+    """What the template was given beside ``messages``, where that is not what it was given for the turn."""
     origin: Origin = Origin.HUMAN
     relevance: Share = 1.0
+    lr: LearningRate | None = None
+    """The learning rate of its step, where that is not the shadow's own."""
+
+    @model_validator(mode="after")
+    def _says_one_reply_after_one_thing(self) -> Self:
+        if (self.reply is None) == (self.reply_tokens is None):
+            raise ValueError("give one of reply and reply_tokens")
+        if self.prefix_tokens is not None and self.messages is not None:
+            raise ValueError("give either prefix_tokens or messages: the reply comes after one of them")
+        if self.messages is None and self.template_args is not None:
+            raise ValueError("template_args belong to messages; give both, or neither for the turn's own")
+        if self.turn is None and self.messages is None:
+            raise ValueError("turn is missing; only a correction with messages can be without one")
+        return self
+
+
+class Label(Record):
+    """A message of the prompt, or the characters [start, end) of it, and how much each of its tokens weighs."""
+
+    message: Index
+    start: Index | None = None
+    end: Index | None = None
+    weight: LabelWeight = 1.0
+
+    @model_validator(mode="after")
+    def _is_a_span(self) -> Self:
+        _check_range(self.start, self.end)
+        return self
+
+
+class Labels(_SignalBase):
+    """These pieces of that turn's prompt are learned, in one lesson. Where two overlap the higher counts."""
+
+    kind: Literal["labels"] = "labels"
+    turn: Name
+    labels: Annotated[tuple[Label, ...], Field(min_length=1, max_length=MAX_LABELS)]
+    origin: Origin = Origin.HUMAN
+    lr: LearningRate | None = None
 
 
 class Action(_SignalBase):
@@ -168,7 +243,7 @@ class Verdict(_SignalBase):
     outcome: Outcome
 
 
-Signal = Annotated[Engram | Relevance | Correction | Action | Verdict, Field(discriminator="kind")]
+Signal = Annotated[Engram | Relevance | Correction | Labels | Action | Verdict, Field(discriminator="kind")]
 
 _SIGNAL: TypeAdapter[Signal] = TypeAdapter(Signal)
 _SIGNALS: TypeAdapter[list[Signal]] = TypeAdapter(
@@ -199,22 +274,7 @@ def fingerprint(signal: Signal) -> str:
     return hashlib.sha256(canonical_json(signal).encode()).hexdigest()
 
 
-class Message(_Record):
-    """One message of a served prompt, as the chat template got it."""
-
-    role: Annotated[Text, Field(min_length=1)]
-    content: Text
-    name: Text | None = None
-    tool_calls: tuple[JsonObject, ...] | None = None
-    tool_call_id: Text | None = None
-    reasoning_content: Text | None = None
-
-    def for_template(self) -> dict[str, object]:
-        """Return the message as chat templates read it: plain values, no key for what it lacks."""
-        return self.model_dump(mode="json", exclude_none=True)
-
-
-class Turn(_Record):
+class Turn(Record):
     """One completion request, served."""
 
     id: Name
@@ -240,39 +300,3 @@ class Turn(_Record):
     def reply_index(self) -> int:
         """The message index of the turn's own reply."""
         return len(self.messages)
-
-
-class LessonPlan(_Record):
-    """One run of labelled rows after a served prefix: row i feeds ``tokens[i]``, learns ``targets[i]``."""
-
-    agent: AgentName
-    context: ContextName
-    turn: Name
-    kind: Literal["engram", "correction", "action"]
-    signals: Annotated[tuple[Name, ...], Field(min_length=1)]
-    """The ids of the signals it is made of; the one that makes it comes first."""
-    prefix_tokens: Index
-    """How many served tokens the run reads before its first row."""
-    prefix: TokenIds
-    tokens: TokenIds
-    targets: TokenIds
-    weights: tuple[float, ...]
-
-    @model_validator(mode="after")
-    def _is_one_weighted_run(self) -> Self:
-        if self.prefix_tokens != len(self.prefix):
-            raise ValueError(f"prefix_tokens is {self.prefix_tokens}, the prefix has {len(self.prefix)} tokens")
-        rows = {len(self.tokens), len(self.targets), len(self.weights)}
-        if len(rows) != 1 or 0 in rows:
-            raise ValueError(
-                f"{len(self.tokens)} tokens, {len(self.targets)} targets and {len(self.weights)} weights "
-                "are not one or more whole rows"
-            )
-        if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights):
-            raise ValueError("weights must be finite and not negative")
-        return self
-
-    @property
-    def last_position(self) -> int:
-        """The position of the run's last row."""
-        return self.prefix_tokens + len(self.tokens) - 1

@@ -27,7 +27,7 @@ class RefusalCode(StrEnum):
     PREFIX_EVICTED = "prefix_evicted", "No slot holds what comes before the lesson any more."
     TOOL_CALL_REPLY = (
         "tool_call_reply",
-        "The substance of the reply is a tool call, which cannot be learned yet.",
+        "The substance of the reply is a tool call in a form that cannot be learned.",
     )
     REASONING_REPLY = "reasoning_reply", "The reply contains reasoning, which cannot be learned yet."
     EMPTY_REPLY = "empty_reply", "The reply has no text to learn."

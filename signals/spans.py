@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 
-from signals.records import Engram, Turn
+from signals.records import Engram, Label, Turn
 from signals.refusals import RefusalCode, RefusalError
 from signals.tokens import ChatTokenizer
 
@@ -68,29 +68,41 @@ def points_to_own_reply(engram: Engram, turn: Turn) -> bool:
 
 def locate(engram: Engram, turn: Turn) -> Place:
     """Find the characters that ``engram`` points to. Raises `RefusalError` for none or several."""
-    if engram.message is not None and engram.message > turn.reply_index:
-        raise RefusalError(
-            RefusalCode.SPAN_NOT_FOUND,
-            f"The engram points at message {engram.message} of a turn whose last, its own reply, is "
-            f"{turn.reply_index}. Give an index from 0 to {turn.reply_index}.",
-        )
     if engram.quote is not None:
+        if engram.message is not None:
+            _require_message("engram", turn, engram.message)
         return _locate_quote(engram.quote, turn, message=engram.message)
     assert engram.message is not None, f"engram {engram.id} points nowhere"
-    return _locate_range(engram, turn, message=engram.message)
+    return locate_range("engram", turn, engram.message, range_of(engram))
 
 
-def _locate_range(engram: Engram, turn: Turn, *, message: int) -> Place:
+def range_of(pointer: Engram | Label) -> Span | None:
+    """Return the characters that a pointer names; None is the whole message."""
+    return None if pointer.start is None or pointer.end is None else Span(pointer.start, pointer.end)
+
+
+def locate_range(what: str, turn: Turn, message: int, characters: Span | None) -> Place:
+    """Find ``characters`` of a message, or all of it. Raises `RefusalError` where ``what`` points past an end."""
+    _require_message(what, turn, message)
     length = len(turn.texts[message])
-    if engram.start is None or engram.end is None:
+    if characters is None:
         return Place(message, Span(0, length))
-    if engram.end > length:
+    if characters.end > length:
         raise RefusalError(
             RefusalCode.SPAN_NOT_FOUND,
-            f"The engram points at characters {engram.start} to {engram.end} of {_name(message, turn)}, "
+            f"The {what} points at characters {characters.start} to {characters.end} of {_name(message, turn)}, "
             f"which has {length}. Give a range inside it, in characters and not in bytes.",
         )
-    return Place(message, Span(engram.start, engram.end))
+    return Place(message, characters)
+
+
+def _require_message(what: str, turn: Turn, message: int) -> None:
+    if message > turn.reply_index:
+        raise RefusalError(
+            RefusalCode.SPAN_NOT_FOUND,
+            f"The {what} points at message {message} of a turn whose last, its own reply, is "
+            f"{turn.reply_index}. Give an index from 0 to {turn.reply_index}.",
+        )
 
 
 def _locate_quote(quote: str, turn: Turn, *, message: int | None) -> Place:

@@ -6,6 +6,7 @@
 """
 
 import struct
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -25,6 +26,11 @@ Counter = BigInteger().with_variant(Integer, "sqlite")
 """A 64-bit key that counts up: SQLite numbers rows by itself only when the type is spelled INTEGER."""
 
 
+def token_bytes(ids: Sequence[int]) -> bytes:
+    """Token ids as they are stored, unsigned 32 bits each."""
+    return struct.pack(f"<{len(ids)}I", *ids)
+
+
 class TokenIds(TypeDecorator[tuple[int, ...]]):
     """Token ids, unsigned 32 bits each."""
 
@@ -33,7 +39,7 @@ class TokenIds(TypeDecorator[tuple[int, ...]]):
 
     def process_bind_param(self, value: tuple[int, ...] | None, _dialect: Dialect) -> bytes | None:
         """Ids to bytes."""
-        return None if value is None else struct.pack(f"<{len(value)}I", *value)
+        return None if value is None else token_bytes(value)
 
     def process_result_value(self, value: bytes | None, _dialect: Dialect) -> tuple[int, ...] | None:
         """Bytes to ids."""

@@ -185,6 +185,7 @@ def _planned(lesson: Lesson, signals: Sequence[Link]) -> Entry:
             "prefix_token_count": lesson.prefix_token_count,
             "rows": len(lesson.tokens),
             "weight_sum": sum(lesson.weights),
+            "lr": lesson.lr,
             "signals": {link.signal: link.role for link in signals},
         },
     )

@@ -18,13 +18,17 @@ Body = Mapping[str, JsonValue]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One completion request, served. A private turn keeps its counts and times, and nothing said in it."""
+    """One completion request, served. A private turn keeps its counts and times, and nothing said in it.
+
+    One that is open has no `finish_reason` yet, and nothing that its end tells.
+    """
 
     id: str
     agent: str
     context: str
     private: bool
-    slot: int
+    slot: int | None
+    """None while it is open, and for good if it never came to one."""
     adapter: str
     """The name of the stable set that it was served with."""
     messages: JsonValue
@@ -37,11 +41,12 @@ class Turn:
     reply_token_count: int
     cached_token_count: int
     """How many of the prompt's rows were already in the slot's cache."""
-    finish_reason: str
+    finish_reason: str | None
     created_at_us: int
     first_token_ms: float | None
     """None when the turn ended before its first token."""
-    total_ms: float
+    total_ms: float | None
+    """None while it is open, and for good if a crash ended it."""
 
     def __post_init__(self) -> None:
         for tokens, count in (
@@ -120,6 +125,8 @@ class Lesson:
     tokens: tuple[int, ...]
     targets: tuple[int | None, ...]
     weights: tuple[float, ...]
+    lr: float | None = None
+    """The learning rate of its step, if not the shadow's own."""
 
     def __post_init__(self) -> None:
         rows = len(self.tokens), len(self.targets), len(self.weights)

@@ -56,7 +56,7 @@ class Base(DeclarativeBase):
 
 
 class TurnTable(Base):
-    """Completion requests, served."""
+    """Completion requests, served. One that is open has no `finish_reason`."""
 
     __tablename__ = "turns"
     __table_args__ = (
@@ -66,13 +66,14 @@ class TurnTable(Base):
             name="private_is_wordless",
         ),
         Index(None, "agent", "context", "created_at_us"),
+        Index(None, "agent", "created_at_us"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     agent: Mapped[str]
     context: Mapped[str]
     private: Mapped[bool]
-    slot: Mapped[int]
+    slot: Mapped[int | None]
     adapter: Mapped[str]
     messages: Mapped[JsonValue] = mapped_column(Json, nullable=True)
     template_args: Mapped[dict[str, JsonValue] | None]
@@ -82,10 +83,10 @@ class TurnTable(Base):
     prompt_token_count: Mapped[int]
     reply_token_count: Mapped[int]
     cached_token_count: Mapped[int]
-    finish_reason: Mapped[str]
+    finish_reason: Mapped[str | None]
     created_at_us: Mapped[int]
     first_token_ms: Mapped[float | None]
-    total_ms: Mapped[float]
+    total_ms: Mapped[float | None]
 
 
 class SignalTable(Base):
@@ -137,6 +138,7 @@ class LessonTable(Base):
     tokens: Mapped[tuple[int, ...]]
     targets: Mapped[tuple[int | None, ...]]
     weights: Mapped[tuple[float, ...]]
+    lr: Mapped[float | None]
     planned_at_us: Mapped[int]
     ridden_turn: Mapped[str | None]
     """No foreign key: a lesson begins its ride before the turn it rides has ended and is recorded."""

@@ -2,27 +2,59 @@
 
 * A private turn is stripped of its words here, whatever the caller passes.
 * A context is private as soon as one turn of it was: privacy is never taken back by a later header.
+* A turn that lessons are planned on before its end is kept from its beginning on, open; the ledger tells of it at
+  its end, as of every turn. One that a crash left open is ended as failed.
 """
 
-from sqlalchemy import exists, select
+from sqlalchemy import LargeBinary, exists, select, type_coerce
 from sqlalchemy.orm import Session
 
 from store import ledger
+from store.columns import token_bytes
 from store.errors import AlreadyRecorded
 from store.records import Entry, Turn
 from store.rows import columns_of, existing, record_of
-from store.tables import TurnTable
+from store.tables import LedgerTable, TurnTable
 from store.words import LedgerKind
+
+FAILED = "failed"
+"""The finish reason of a turn that a crash ended."""
+
+NEWEST = 1_000
+"""Turns in which a conversation is looked for: many more than a lane's slots still hold, and read in a moment."""
+
+
+def open_turn(session: Session, turn: Turn) -> None:
+    """Keep a turn that has yet to be served. Raises `AlreadyRecorded` when its id is taken."""
+    assert turn.finish_reason is None, f"turn {turn.id} has ended: {turn.finish_reason}"
+    _require_free(session, turn.id)
+    session.add(TurnTable(**columns_of(_kept(turn))))
+    session.flush()
 
 
 def record_turn(session: Session, turn: Turn) -> None:
-    """Keep a turn that was served. Raises `AlreadyRecorded` when its id is taken."""
-    if session.get(TurnTable, turn.id) is not None:
+    """Keep a turn that was served, open until now or new. Raises `AlreadyRecorded` when its id is taken."""
+    assert turn.finish_reason is not None, f"turn {turn.id} has not ended"
+    kept, row = _kept(turn), session.get(TurnTable, turn.id)
+    if row is None:
+        session.add(TurnTable(**columns_of(kept)))
+    elif row.finish_reason is None:
+        for name, value in columns_of(kept).items():
+            setattr(row, name, value)
+    else:
         raise AlreadyRecorded("turn", turn.id)
-    kept = turn.without_words() if turn.private else turn
-    session.add(TurnTable(**columns_of(kept)))
     session.flush()
     ledger.append(session, _told(kept))
+
+
+def end_open_turns(session: Session) -> int:
+    """End every turn that a crash left open; returns how many there were."""
+    rows = session.scalars(select(TurnTable).where(TurnTable.finish_reason.is_(None))).all()
+    for row in rows:
+        row.finish_reason = FAILED
+        session.flush()
+        ledger.append(session, _told(record_of(Turn, row)))
+    return len(rows)
 
 
 def turn_of(session: Session, turn_id: str) -> Turn:
@@ -38,10 +70,58 @@ def latest_turn(session: Session, *, agent: str, context: str) -> Turn | None:
     return None if row is None else record_of(Turn, row)
 
 
+def last_on_slot(session: Session, slot: int) -> Turn | None:
+    """The turn that was recorded last of those served on that slot, whoever's it is."""
+    query = select(TurnTable).join(LedgerTable, LedgerTable.subject == TurnTable.id)
+    mine = query.where(LedgerTable.kind == LedgerKind.TURN, TurnTable.slot == slot)
+    row = session.scalar(mine.order_by(LedgerTable.seq.desc()).limit(1))
+    return None if row is None else record_of(Turn, row)
+
+
+def begun_with(session: Session, *, agent: str, tokens: tuple[int, ...]) -> Turn | None:
+    """The agent's newest turn whose prompt and reply begin with those tokens; else the one that shares most.
+
+    None when no turn shares any. Only the newest `NEWEST` are looked at.
+    """
+    prompt, reply = (type_coerce(own, LargeBinary) for own in (TurnTable.prompt_tokens, TurnTable.reply_tokens))
+    ended = (TurnTable.agent == agent, TurnTable.finish_reason.is_not(None), TurnTable.prompt_tokens.is_not(None))
+    newest = (TurnTable.created_at_us.desc(), TurnTable.id.desc())
+    query = select(TurnTable.id, prompt, reply).where(*ended).order_by(*newest).limit(NEWEST)
+    wanted, best, most = token_bytes(tokens), None, 0
+    for found, asked, answered in session.execute(query):
+        shared = _shared_bytes(asked + answered, wanted)
+        if shared > most:
+            best, most = found, shared
+        if most == len(wanted):
+            break
+    return None if best is None else turn_of(session, best)
+
+
 def context_is_private(session: Session, *, agent: str, context: str) -> bool:
     """Whether any turn of the agent in that context was private."""
     mine = exists().where(TurnTable.agent == agent, TurnTable.context == context, TurnTable.private)
     return bool(session.scalar(select(mine)))
+
+
+def _require_free(session: Session, turn_id: str) -> None:
+    if session.get(TurnTable, turn_id) is not None:
+        raise AlreadyRecorded("turn", turn_id)
+
+
+def _kept(turn: Turn) -> Turn:
+    return turn.without_words() if turn.private else turn
+
+
+def _shared_bytes(one: bytes, other: bytes) -> int:
+    """How many whole tokens' bytes two sequences begin with alike."""
+    low, high = 0, min(len(one), len(other)) // 4
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[: 4 * middle] == other[: 4 * middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return 4 * low
 
 
 def _told(turn: Turn) -> Entry:

@@ -48,7 +48,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One reply, whole. `ended` has its tokens, times and raw text; `stopped_by` is the stop string it met.
+    """One reply, whole. `ended` has its tokens, times and raw text.
 
     `deltas` are what it came in, for a dialect that writes its body as it writes its stream.
     """
@@ -58,7 +58,6 @@ class Choice:
     finish: Finish
     ended: TurnEnded
     logprobs: tuple[Logprob, ...] | None = None
-    stopped_by: str | None = None
     deltas: tuple[Delta, ...] = ()
 
     @property
@@ -76,6 +75,11 @@ class Choice:
     def calls(self) -> tuple[ToolCall, ...]:
         """The tools it calls, in order."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended it, if one did."""
+        return self.ended.stop
 
     @property
     def reasoning_tokens(self) -> int:

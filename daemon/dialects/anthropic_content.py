@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from daemon.dialects.openai_fields import Body, GivenOnly
+from daemon.dialects.strict import Body, GivenOnly
 from signals.records import JsonObject, Message, Text
 
 ERROR_MARK = "Error: "

@@ -6,15 +6,17 @@ It is prepared exactly as `POST /v1/messages` prepares it, so that it is what a 
 import asyncio
 
 from aiohttp import web
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 
+from daemon.bodies import read_as
 from daemon.dialects.anthropic_request import CountRequest
 from daemon.dialects.asked import Asked
 from daemon.dialects.handler import check_model
 from daemon.dialects.prompts import Prompts
-from daemon.errors import bad_field, read_json
 from daemon.turns import Limits
 from engine.sampling import Sampling
+
+_BODY = TypeAdapter(CountRequest)
 
 
 class TokenCount:
@@ -28,10 +30,7 @@ class TokenCount:
 
     async def handle(self, request: web.Request) -> web.Response:
         """Count a prompt's tokens."""
-        try:
-            body = CountRequest.model_validate(await read_json(request))
-        except ValidationError as error:
-            raise bad_field(error) from error
+        body = await read_as(request, _BODY)
         check_model(body.model, served=self._model)
         tokens = await asyncio.to_thread(self._count, body)
         return web.json_response({"input_tokens": tokens})

@@ -7,7 +7,8 @@ from pydantic import Field, field_validator, model_validator
 from daemon.dialects.anthropic_content import AnthropicMessage, CacheControl, Texts, conversation
 from daemon.dialects.asked import Conversation, JsonReply, MustBe, Tool, ToolReply
 from daemon.dialects.learn import LearnOptions
-from daemon.dialects.openai_fields import Body, GivenOnly, StopText
+from daemon.dialects.openai_fields import StopText
+from daemon.dialects.strict import Body, GivenOnly
 from daemon.dialects.thinking import can_switch, thinking_args
 from daemon.dialects.tool_choice import either, must_call
 from daemon.speaker import Metadata

@@ -25,21 +25,11 @@ class _Drawn:
 class ChoiceReader:
     """Reads one choice."""
 
-    def __init__(
-        self,
-        index: int,
-        parser: ReplyParser,
-        texts: TokenTexts,
-        *,
-        end_tokens: frozenset[int],
-        stop: Sequence[str],
-    ) -> None:
+    def __init__(self, index: int, parser: ReplyParser, texts: TokenTexts, *, end_tokens: frozenset[int]) -> None:
         self.index = index
         self._parser = parser
         self._texts = texts
         self._end_tokens = end_tokens
-        self._stop = stop
-        self._tokens: list[int] = []
         self._deltas: list[Delta] = []
         self._parts: list[Part] = []
         self._told: list[_Drawn] = []
@@ -50,7 +40,6 @@ class ChoiceReader:
         parts = self._parser.push(event.text)
         match event:
             case TokenServed(token=token, logprob=logprob):
-                self._tokens.append(token)
                 if token not in self._end_tokens:
                     self._untold.append(_Drawn(token, None if logprob is None else self._logprob(logprob)))
                 told = self._untold if parts else []
@@ -71,15 +60,7 @@ class ChoiceReader:
         """The choice, whole."""
         parts = joined(self._parts)
         logprobs = _logprobs(self._told) if with_logprobs else None
-        finish, stopped_by, deltas = _finish(ended, parts), self._stopped_by(ended), tuple(self._deltas)
-        return Choice(self.index, parts, finish, ended, logprobs, stopped_by, deltas)
-
-    def _stopped_by(self, ended: TurnEnded) -> str | None:
-        """The stop string that the tokens go on with where the reply ends, if one ended it."""
-        if ended.reason != "stop" or not self._stop or self._tokens[-1] in self._end_tokens:
-            return None
-        rest = self._texts.decode(self._tokens)[len(ended.reply) :]
-        return next((stop for stop in self._stop if rest.startswith(stop)), None)
+        return Choice(self.index, parts, _finish(ended, parts), ended, logprobs, tuple(self._deltas))
 
     def _logprob(self, served: TokenLogprob) -> Logprob:
         top = tuple(self._one(token, logprob) for token, logprob in served.top)

@@ -18,12 +18,13 @@ from typing import Any, Generic
 from aiohttp import web
 from pydantic import ValidationError
 
+from daemon.bodies import read_json
 from daemon.dialects.answer import Answer, Delta, Event, Opening, end_with_learn, told_of
 from daemon.dialects.asked import Asked
 from daemon.dialects.choice import ChoiceReader
 from daemon.dialects.dialect import Dialect, EventWriter, R
 from daemon.dialects.prompts import Prepared, Prompts
-from daemon.errors import BadRequest, NotFound, bad_field, mapped, read_json
+from daemon.errors import BadRequest, NotFound, bad_field, mapped
 from daemon.speaker import speaker_of
 from daemon.turns import OpenTurn, Turns
 
@@ -64,21 +65,22 @@ class DialectHandler(Generic[R]):
             raise bad_field(error) from error
         self._check(asked)
         speaker = speaker_of(request, asked.metadata)
+        self._turns.queue.check(asked.choices)
         prepared = await asyncio.to_thread(self._prompts.prepare, asked)
         async with AsyncExitStack() as stack:
             turns = [
                 await stack.enter_async_context(self._turns.serve(speaker, prepared.prompt, limits))
                 for limits in asked.limits_of_choices(prepared.constraint)
             ]
-            readers = [self._reader(index, asked, prepared) for index in range(asked.choices)]
+            readers = [self._reader(index, prepared) for index in range(asked.choices)]
             serving = _Serving(asked, turns, readers, self._opening(turns))
             if asked.stream:
                 return await self._stream(request, serving, self._dialect.writer(body, serving.opening))
             return await self._answer(body, serving)
 
-    def _reader(self, index: int, asked: Asked, prepared: Prepared) -> ChoiceReader:
+    def _reader(self, index: int, prepared: Prepared) -> ChoiceReader:
         ends = self._prompts.chat.end_of_turn_ids
-        return ChoiceReader(index, prepared.parser(), self._texts, end_tokens=ends, stop=asked.limits.stop)
+        return ChoiceReader(index, prepared.parser(), self._texts, end_tokens=ends)
 
     def _check(self, asked: Asked) -> None:
         check_model(asked.model, served=self._model)

@@ -13,7 +13,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from daemon.dialects.asked import GrammarReply, JsonReply, MustBe
 from daemon.dialects.learn import LearnOptions
-from daemon.dialects.openai_fields import MAX_BIASES, GivenOnly, Stop, TokenId
+from daemon.dialects.openai_fields import MAX_BIASES, Stop, TokenId
+from daemon.dialects.strict import GivenOnly
 from daemon.speaker import Metadata
 from engine.sampling import Sampling
 from signals.records import Index, JsonObject, Text
@@ -47,7 +48,7 @@ def _as_pairs(biases: object) -> object:
 class LlamaRequest(GivenOnly):
     """What is asked for."""
 
-    prompt: Text | tuple[Piece, ...]
+    prompt: Text | Annotated[tuple[Piece, ...], Field(fail_fast=True)]
     n_predict: Annotated[int, Field(ge=-1)] = -1
     temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.8
     top_k: Annotated[int, Field(ge=-1)] = 40

@@ -11,11 +11,13 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from aiohttp import web
 from pydantic import Field, TypeAdapter
 
+from daemon.bodies import read_as
 from daemon.dialects.asked import Asked, Conversation
-from daemon.dialects.openai_fields import GivenOnly
-from daemon.dialects.openai_messages import ChatMessage, ChatTool
+from daemon.dialects.openai_messages import ChatMessage
+from daemon.dialects.openai_tools import ChatTool
 from daemon.dialects.prompts import Prompts
-from daemon.errors import BadRequest, read_as
+from daemon.dialects.strict import GivenOnly
+from daemon.errors import BadRequest
 from daemon.turns import Limits
 from engine.sampling import Sampling
 from signals.records import Index, JsonObject, Text
@@ -79,6 +81,7 @@ class _Texts:
 
     def tokenize(self, asked: TokenizeRequest) -> Mapping[str, Any]:
         """The tokens of a text, with what each stands for if asked."""
+        self._prompts.texts.check(asked.content, param="content")
         encode = self._chat.encode_prompt if asked.add_special else lambda text: self._chat.encode(text).ids
         tokens = encode(asked.content)
         if not asked.with_pieces:

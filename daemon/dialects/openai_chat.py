@@ -8,8 +8,10 @@ from pydantic import Field, model_validator
 from daemon.dialects.answer import Answer, Choice, Delta, Event, Opening
 from daemon.dialects.asked import Asked, Conversation, JsonReply, MustBe, Tool, ToolReply
 from daemon.dialects.dialect import EventWriter
-from daemon.dialects.openai_fields import DONE, Body, Drawing, failed, frame, usage
-from daemon.dialects.openai_messages import ChatMessage, ChatTool, NamedChoice, ToolChoice
+from daemon.dialects.openai_fields import DONE, Drawing, failed, frame, usage
+from daemon.dialects.openai_messages import ChatMessage
+from daemon.dialects.openai_tools import ChatTool, NamedChoice, ToolChoice
+from daemon.dialects.strict import Body
 from daemon.errors import BadRequest, ServiceError
 from daemon.reply_format import Content, Part, Reasoning, ToolCall
 from daemon.token_text import Logprob

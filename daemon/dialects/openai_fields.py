@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from daemon.dialects.answer import Answer, Event, Opening
 from daemon.dialects.learn import LearnOptions
+from daemon.dialects.strict import Body, GivenOnly
 from daemon.error_answers import error_body
 from daemon.errors import ServiceError
 from daemon.speaker import Metadata
@@ -20,23 +21,6 @@ MAX_BIASES = 1024
 """Entries of `logit_bias`, as many as OpenAI takes of the like."""
 
 DONE = b"data: [DONE]\n\n"
-
-
-class Body(BaseModel):
-    """A request's part. A field that it doesn't have is refused by name."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class GivenOnly(Body):
-    """A body in which null is the same as leaving the parameter out, as OpenAI reads it."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, body: object) -> object:
-        if not isinstance(body, dict):
-            return body
-        return {name: value for name, value in body.items() if value is not None}
 
 
 class StreamOptions(Body):
@@ -70,7 +54,7 @@ class Drawing(GivenOnly):
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
-    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES)] = {}
+    logit_bias: dict[TokenId, Bias] = Field(default_factory=dict, max_length=MAX_BIASES)
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     stream: bool = False
     stream_options: StreamOptions | None = None

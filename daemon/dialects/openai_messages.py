@@ -1,15 +1,12 @@
-"""Messages and tools as OpenAI's chat completions write them, and as the chat template reads them."""
+"""Messages as OpenAI's chat completions write them, and as the chat template reads them."""
 
 import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
-from daemon.dialects.asked import Tool
-from daemon.dialects.openai_fields import Body, GivenOnly
+from daemon.dialects.strict import Body, GivenOnly
 from signals.records import JsonObject, Message, Text
-
-ToolName = Annotated[Text, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
 
 
 class TextPart(Body):
@@ -112,39 +109,3 @@ class ChatMessage(GivenOnly):
             tool_call_id=self.tool_call_id,
             reasoning_content=self.reasoning_content,
         )
-
-
-class FunctionTool(GivenOnly):
-    """A tool's function."""
-
-    name: ToolName
-    description: Text | None = None
-    parameters: JsonObject | None = None
-    strict: Literal[False] = False
-
-
-class ChatTool(Body):
-    """A tool that the model may call."""
-
-    type: Literal["function"]
-    function: FunctionTool
-
-    def for_template(self) -> Tool:
-        """The tool as every dialect hands it on."""
-        return Tool(self.function.name, self.function.description, self.function.parameters)
-
-
-class NamedFunction(Body):
-    """A function by its name."""
-
-    name: Text
-
-
-class NamedChoice(Body):
-    """The one tool that must be called."""
-
-    type: Literal["function"]
-    function: NamedFunction
-
-
-ToolChoice = Literal["none", "auto", "required"] | NamedChoice

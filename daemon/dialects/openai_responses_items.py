@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from daemon.dialects.openai_fields import Body, GivenOnly
 from daemon.dialects.openai_messages import FunctionCall
+from daemon.dialects.strict import Body, GivenOnly
 from signals.records import JsonObject, Message, Text
 
 _ITEMS = ("message", "function_call", "function_call_output", "reasoning")

@@ -7,9 +7,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from daemon.dialects.asked import Conversation, JsonReply, MustBe, Tool, ToolReply
 from daemon.dialects.learn import LearnOptions
 from daemon.dialects.openai_chat import MAX_TOOLS, JsonFormat, SchemaFormat, TextFormat
-from daemon.dialects.openai_fields import Body, GivenOnly
-from daemon.dialects.openai_messages import FunctionTool
 from daemon.dialects.openai_responses_items import Items, conversation
+from daemon.dialects.openai_tools import FunctionTool
+from daemon.dialects.strict import Body, GivenOnly
 from daemon.dialects.thinking import thinking_args
 from daemon.dialects.tool_choice import either, must_call
 from daemon.errors import BadRequest

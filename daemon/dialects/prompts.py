@@ -15,6 +15,7 @@ from daemon.dialects.asked import Asked, Conversation, RawPrompt
 from daemon.dialects.held_to import held_to
 from daemon.errors import BadRequest
 from daemon.grammar import Grammars
+from daemon.limits import TextLimit
 from daemon.reply_format import ReplyFormat, ReplyParser
 from daemon.turns import Prompt
 from engine.constraint import Constraint
@@ -38,8 +39,9 @@ class Prepared:
 class Prompts:
     """Prepares prompts with the lane's tokenizer and chat template."""
 
-    def __init__(self, chat: HuggingFaceChat, grammars: Grammars) -> None:
+    def __init__(self, chat: HuggingFaceChat, grammars: Grammars, texts: TextLimit) -> None:
         self.chat = chat
+        self.texts = texts
         self._grammars = grammars
         self.format = ReplyFormat.of_template(chat.template)
 
@@ -66,6 +68,7 @@ class Prompts:
         tools = [tool.for_template() for tool in asked.tools]
         args = {**asked.template_args, **({"tools": tools} if tools else {})}
         text = self._render(messages, args, param=asked.param)
+        self.texts.check(text, param=asked.param)
         if tools and text == self._render(messages, asked.template_args, param=asked.param):
             raise BadRequest(
                 "tools: this model's chat template has no place for tools, so it would never hear of them; "
@@ -84,7 +87,8 @@ class Prompts:
         return Prepared(prompt, text, parser)
 
     def _continue(self, asked: RawPrompt) -> Prepared:
-        tokens, text = self._tokens(asked.content), asked.content if isinstance(asked.content, str) else ""
+        tokens = self._tokens(asked.content, param=asked.param)
+        text = asked.content if isinstance(asked.content, str) else ""
         unknown = next((token for token in tokens if not 0 <= token < self.chat.vocabulary_tokens), None)
         if unknown is not None:
             raise BadRequest(
@@ -96,10 +100,12 @@ class Prompts:
         parser = partial(PLAIN.parser, prompt="", tools=frozenset(), new_id=_new_call_id)
         return Prepared(prompt, text, parser)
 
-    def _tokens(self, content: str | tuple[int | str, ...]) -> tuple[int, ...]:
+    def _tokens(self, content: str | tuple[int | str, ...], *, param: str) -> tuple[int, ...]:
         """The tokens of a raw prompt. Only a text at its beginning is begun as the tokenizer begins a text."""
         tokens: list[int] = []
-        for piece in (content,) if isinstance(content, str) else content:
+        pieces = (content,) if isinstance(content, str) else content
+        self.texts.check("".join(piece for piece in pieces if isinstance(piece, str)), param=param)
+        for piece in pieces:
             if isinstance(piece, int):
                 tokens.append(piece)
             else:

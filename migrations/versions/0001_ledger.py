@@ -38,7 +38,7 @@ def create_turns() -> None:
         sa.Column("agent", sa.Text, nullable=False),
         sa.Column("context", sa.Text, nullable=False),
         sa.Column("private", sa.Boolean, nullable=False),
-        sa.Column("slot", sa.BigInteger, nullable=False),
+        sa.Column("slot", sa.BigInteger, nullable=True),
         sa.Column("adapter", sa.Text, nullable=False),
         sa.Column("messages", sa.JSON, nullable=True),
         sa.Column("template_args", sa.JSON, nullable=True),
@@ -48,10 +48,10 @@ def create_turns() -> None:
         sa.Column("prompt_token_count", sa.BigInteger, nullable=False),
         sa.Column("reply_token_count", sa.BigInteger, nullable=False),
         sa.Column("cached_token_count", sa.BigInteger, nullable=False),
-        sa.Column("finish_reason", sa.Text, nullable=False),
+        sa.Column("finish_reason", sa.Text, nullable=True),
         sa.Column("created_at_us", sa.BigInteger, nullable=False),
         sa.Column("first_token_ms", sa.Double, nullable=True),
-        sa.Column("total_ms", sa.Double, nullable=False),
+        sa.Column("total_ms", sa.Double, nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_turns"),
         sa.CheckConstraint(
             "NOT private OR (messages IS NULL AND template_args IS NULL AND prompt_tokens IS NULL"
@@ -60,6 +60,7 @@ def create_turns() -> None:
         ),
     )
     op.create_index("ix_turns_agent_context_created_at_us", "turns", ["agent", "context", "created_at_us"])
+    op.create_index("ix_turns_agent_created_at_us", "turns", ["agent", "created_at_us"])
 
 
 def create_lessons() -> None:
@@ -75,6 +76,7 @@ def create_lessons() -> None:
         sa.Column("tokens", sa.LargeBinary, nullable=False),
         sa.Column("targets", sa.LargeBinary, nullable=False),
         sa.Column("weights", sa.LargeBinary, nullable=False),
+        sa.Column("lr", sa.Double, nullable=True),
         sa.Column("planned_at_us", sa.BigInteger, nullable=False),
         sa.Column("ridden_turn", sa.Text, nullable=True),
         sa.Column("code", sa.Text, nullable=True),

@@ -383,9 +383,8 @@ async def test_the_client_raises_what_it_knows(running: Running) -> None:
     assert (missing.value.type, bad.value.type) == ("not_found_error", "invalid_request_error")
 
 
-async def test_a_body_that_is_too_large_is_a_413(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daemon.routes.MAX_BODY_BYTES", 1000)
-    async with start() as running:
+async def test_a_body_that_is_too_large_is_a_413(start: Start) -> None:
+    async with start(max_body_mib=0.001) as running:
         status, body = await running.post(PATH, ASK | {"system": "x" * 2000})
     assert (status, body["error"]["type"]) == (413, "request_too_large")
 

@@ -29,7 +29,7 @@ def test_a_choice_knows_the_stop_string_that_ended_it(
 ) -> None:
     tokenizer = Tokenizer.from_file(str(tiny_chat / "tokenizer.json"))
     reply, parser = ReplyText(tokenizer, stop), ReplyFormat().parser(prompt="", tools=frozenset(), new_id=str)
-    reader = ChoiceReader(0, parser, TokenTexts(tokenizer), end_tokens=frozenset({END}), stop=stop)
+    reader = ChoiceReader(0, parser, TokenTexts(tokenizer), end_tokens=frozenset({END}))
     served = list(tokenizer.encode(said, add_special_tokens=False).ids)
     for token in served:
         reader.take(TokenServed("turn", token, reply.push(token)))
@@ -37,7 +37,8 @@ def test_a_choice_knows_the_stop_string_that_ended_it(
             break
     if ends:
         reader.take(TokenServed("turn", END, ""))
-    ended = TurnEnded("turn", "stop", "" if reply.stopped else reply.finish(), reply.text, tuple(served))
+    rest = "" if reply.stopped else reply.finish()
+    ended = TurnEnded("turn", "stop", rest, reply.text, tuple(served), stop=reply.stop)
     reader.take(ended)
     choice = reader.choice(ended, with_logprobs=False)
     assert choice.parts == (Content(text),)

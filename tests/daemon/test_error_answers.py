@@ -63,9 +63,8 @@ async def test_another_method_is_a_405_that_names_those_allowed(running: Running
         assert keys_of(await answer.json()) == KEYS[dialect]
 
 
-async def test_a_body_that_is_too_large_is_a_413(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daemon.routes.MAX_BODY_BYTES", 1000)
-    async with start() as running:
+async def test_a_body_that_is_too_large_is_a_413(start: Start) -> None:
+    async with start(max_body_mib=0.001) as running:
         status, body = await running.post("/v1/completions", {"prompt": "x" * 2000})
         assert (status, keys_of(body)) == (413, KEYS["openai"])
         assert (await running.ask())["status"] == 200

@@ -53,8 +53,9 @@ class FakeTokenizer:
         tokens = [(self._id(piece), match.span()) for match in PIECE.finditer(text) for piece in _pieces(match[0])]
         return Encoding(ids=tuple(i for i, _ in tokens), offsets=tuple(span for _, span in tokens))
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return b"".join(self.vocabulary[i] for i in ids).decode(errors="replace")
+    def decode(self, ids: Sequence[int | None]) -> str:
+        """The text of tokens; what is no token is three dots."""
+        return b"".join(b"..." if i is None else self.vocabulary[i] for i in ids).decode(errors="replace")
 
     def _id(self, piece: bytes) -> int:
         if piece not in self.vocabulary:

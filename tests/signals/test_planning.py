@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from signals.planning import plan
+from signals.plans import LessonPlan
 from signals.policy import Policy
 from signals.records import (
     Action,
     Correction,
     Engram,
-    LessonPlan,
     Message,
     Origin,
     Outcome,
@@ -68,7 +68,9 @@ def refusal(signal: LessonSignal, turn: Turn | None, tokenizer: FakeTokenizer, *
 
 
 def sequence(made: LessonPlan) -> tuple[int, ...]:
-    return (*made.prefix, *made.tokens, made.targets[-1])
+    last = made.targets[-1]
+    assert last is not None, "a run ends with what is learned"
+    return (*made.prefix, *made.tokens, last)
 
 
 # What is planned

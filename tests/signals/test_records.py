@@ -6,13 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from signals.plans import LessonPlan
 from signals.records import (
+    MAX_LABELS,
     MAX_SIGNALS,
     MAX_TEXT_CHARS,
     Action,
     Correction,
     Engram,
-    LessonPlan,
+    Labels,
     Message,
     Relevance,
     ReplyMessage,
@@ -31,6 +33,7 @@ BASE: Body = {"id": "s1", "agent": "ada"}
 ENGRAM: Body = {**BASE, "kind": "engram", "turn": "t1", "origin": "human", "message": 0}
 RELEVANCE: Body = {**BASE, "kind": "relevance", "engram": "s0", "relevance": 0.5}
 CORRECTION: Body = {**BASE, "kind": "correction", "turn": "t1", "reply": "better"}
+LABELS: Body = {**BASE, "kind": "labels", "turn": "t1", "labels": [{"message": 0}]}
 ACTION: Body = {**BASE, "kind": "action", "turn": "t1"}
 VERDICT: Body = {**BASE, "kind": "verdict", "turn": "t1", "outcome": "failed"}
 PLAN: Body = {
@@ -53,6 +56,7 @@ PLAN: Body = {
         (ENGRAM, Engram),
         (RELEVANCE, Relevance),
         (CORRECTION, Correction),
+        (LABELS, Labels),
         (ACTION, Action),
         (VERDICT, Verdict),
     ],
@@ -61,13 +65,13 @@ def test_the_kind_decides_what_a_signal_is(body: Body, kind: type[Signal]) -> No
     assert type(parse_signal(body)) is kind
 
 
-@pytest.mark.parametrize("body", [ENGRAM, RELEVANCE, CORRECTION, ACTION, VERDICT])
+@pytest.mark.parametrize("body", [ENGRAM, RELEVANCE, CORRECTION, LABELS, ACTION, VERDICT])
 def test_a_signal_reads_back_from_its_canonical_json(body: Body) -> None:
     signal = parse_signal({**body, "at": "2031-05-01T12:00:00Z"})
     assert parse_signal(json.loads(canonical_json(signal))) == signal
 
 
-@pytest.mark.parametrize("body", [ENGRAM, RELEVANCE, CORRECTION, ACTION, VERDICT])
+@pytest.mark.parametrize("body", [ENGRAM, RELEVANCE, CORRECTION, LABELS, ACTION, VERDICT])
 def test_an_unknown_field_is_refused_by_name(body: Body) -> None:
     with pytest.raises(ValidationError, match="weight"):
         parse_signal({**body, "weight": 1.0})
@@ -115,6 +119,59 @@ def test_a_time_without_a_zone_is_refused() -> None:
 def test_a_time_outside_the_calendar_is_refused(at: str) -> None:
     with pytest.raises(ValidationError, match="outside the years"):
         parse_signal({**ACTION, "at": at})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"reply": None},
+        {"reply_tokens": [1]},
+        {"reply": None, "reply_tokens": []},
+        {"reply": None, "reply_tokens": [-1]},
+        {"reply": None, "reply_tokens": [2**31]},
+        {"prefix_tokens": 0},
+        {"prefix_tokens": 2, "messages": [{"role": "user", "content": "hi"}]},
+        {"messages": []},
+        {"template_args": {}},
+        {"turn": None},
+        {"lr": 0},
+        {"lr": 1.5},
+        {"lr": "0.1"},
+    ],
+)
+def test_a_correction_says_one_reply_after_one_thing(given: Body) -> None:
+    with pytest.raises(ValidationError):
+        parse_signal({**CORRECTION, **given})
+
+
+def test_a_correction_of_a_conversation_needs_no_turn() -> None:
+    given = {"turn": None, "messages": [{"role": "user", "content": "hi"}], "template_args": {"thinking": False}}
+    assert parse_signal({**CORRECTION, **given}).kind == "correction"
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        {},
+        {"message": -1},
+        {"message": 0, "start": 1},
+        {"message": 0, "end": 1},
+        {"message": 0, "start": 2, "end": 2},
+        {"message": 0, "weight": 0},
+        {"message": 0, "weight": 1.01},
+        {"message": 0, "weight": float("nan")},
+        {"message": 0, "quote": "x"},
+    ],
+)
+def test_a_label_is_a_span_with_a_weight_above_0_and_at_most_1(label: Body) -> None:
+    with pytest.raises(ValidationError):
+        parse_signal({**LABELS, "labels": [label]})
+
+
+@pytest.mark.parametrize("count", [0, MAX_LABELS + 1])
+def test_no_labels_and_too_many_are_refused(count: int) -> None:
+    with pytest.raises(ValidationError):
+        parse_signal({**LABELS, "labels": [{"message": 0}] * count})
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ CREATE TABLE lessons (
 	tokens BLOB NOT NULL, 
 	targets BLOB NOT NULL, 
 	weights BLOB NOT NULL, 
+	lr DOUBLE, 
 	planned_at_us BIGINT NOT NULL, 
 	ridden_turn TEXT, 
 	code TEXT, 
@@ -68,7 +69,7 @@ CREATE TABLE lessons (
 	CONSTRAINT pk_lessons PRIMARY KEY (id), 
 	CONSTRAINT fk_lessons_turn FOREIGN KEY(turn) REFERENCES turns (id)
 );
-INSERT INTO "lessons" VALUES('l1','ada','room','t1','action','learned',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F',1796136929588346,'t2',NULL,NULL,NULL);
+INSERT INTO "lessons" VALUES('l1','ada','room','t1','action','learned',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F',NULL,1796136929588346,'t2',NULL,NULL,NULL);
 CREATE TABLE signals (
 	id TEXT NOT NULL, 
 	agent TEXT NOT NULL, 
@@ -130,7 +131,7 @@ CREATE TABLE turns (
 	agent TEXT NOT NULL, 
 	context TEXT NOT NULL, 
 	private BOOLEAN NOT NULL, 
-	slot BIGINT NOT NULL, 
+	slot BIGINT, 
 	adapter TEXT NOT NULL, 
 	messages JSON, 
 	template_args JSON, 
@@ -140,15 +141,16 @@ CREATE TABLE turns (
 	prompt_token_count BIGINT NOT NULL, 
 	reply_token_count BIGINT NOT NULL, 
 	cached_token_count BIGINT NOT NULL, 
-	finish_reason TEXT NOT NULL, 
+	finish_reason TEXT, 
 	created_at_us BIGINT NOT NULL, 
 	first_token_ms DOUBLE, 
-	total_ms DOUBLE NOT NULL, 
+	total_ms DOUBLE, 
 	CONSTRAINT pk_turns PRIMARY KEY (id), 
 	CONSTRAINT ck_turns_private_is_wordless CHECK (NOT private OR (messages IS NULL AND template_args IS NULL AND prompt_tokens IS NULL AND reply_tokens IS NULL AND reply_text IS NULL))
 );
 INSERT INTO "turns" VALUES('t1','ada','room',0,0,'base','[{"role": "user", "content": "the cellar key"}]','{"documents": ["the cellar key"]}',X'0B0000000C0000000D000000410D03000F000000',X'150000001600000017000000','the cellar key',5,3,2,'stop',1000,4.5,31.25);
 CREATE INDEX ix_turns_agent_context_created_at_us ON turns (agent, context, created_at_us);
+CREATE INDEX ix_turns_agent_created_at_us ON turns (agent, created_at_us);
 CREATE INDEX ix_lessons_agent_context_state ON lessons (agent, context, state);
 CREATE INDEX ix_lessons_turn ON lessons (turn);
 CREATE INDEX ix_signals_agent_context_state ON signals (agent, context, state);
