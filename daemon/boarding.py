@@ -53,20 +53,29 @@ class Boarding:
         """Something happened: the gap, if there was one, begins anew."""
         self._stirred.set()
 
-    async def board(self, *, agent: str, context: str, turn: str) -> list[LessonOrder]:
-        """The lessons that ride an agent's turn, in order. They are riding from now on."""
+    async def board(self, *, agent: str, context: str, turn: str, own: str | None = None) -> list[LessonOrder]:
+        """The lessons that ride an agent's turn, in order. They are riding from now on.
+
+        `own` is the signal that this very turn came with; its lesson rides last.
+        """
         self.stir()
         try:
             await self._expire()
-            if not self._rides.waiting(agent=agent, context=context):
+            if not self._for_turn(agent, context, own):
                 return []
             shadow = await self._adapters.shadow(agent)
         except Exception:  # learning's border: the turn is served without it
             logger.exception("no lesson of %s can ride", agent)
             return []
-        riders = [rider for rider in self._rides.waiting(agent=agent, context=context) if self._may_ride(rider)]
+        riders = [rider for rider in self._for_turn(agent, context, own) if self._may_ride(rider)]
         self._rides.board(turn, riders)
         return [rider.order(shadow, rides=turn) for rider in riders]
+
+    async def start(self, signal: str) -> None:
+        """Have the lane learn what a signal asks for now, on the slot that holds its prefix; else it waits on."""
+        pending = self._rides.made_by(signal)
+        if pending is not None:
+            await self._start(pending)
 
     async def fill_gaps(self) -> None:
         """Run waiting lessons whenever the lane has been idle for a while, for as long as the service runs."""
@@ -82,14 +91,21 @@ class Boarding:
     async def _run_waiting(self) -> None:
         await self._expire()
         for pending in self._rides.waiting():
-            try:
-                shadow = await self._adapters.shadow(pending.agent)
-            except Exception:  # one agent's border: the others' lessons go on
-                logger.exception("the shadow of %s cannot be opened", pending.agent)
-                continue
-            if self._may_ride(pending):
-                pending.riding = True
-                self._lane.post(_learn(pending.order(shadow, rides=None)))
+            await self._start(pending)
+
+    async def _start(self, pending: Pending) -> None:
+        try:
+            shadow = await self._adapters.shadow(pending.agent)
+        except Exception:  # one agent's border: the others' lessons go on
+            logger.exception("the shadow of %s cannot be opened", pending.agent)
+            return
+        if self._may_ride(pending):
+            pending.riding = True
+            self._lane.post(_learn(pending.order(shadow, rides=None)))
+
+    def _for_turn(self, agent: str, context: str, own: str | None) -> list[Pending]:
+        mine = None if own is None else self._rides.made_by(own)
+        return self._rides.waiting(agent=agent, context=context) + ([] if mine is None else [mine])
 
     def _may_ride(self, pending: Pending) -> bool:
         """Does the lesson still wait, is its agent not being rolled back, and is the service not stopping?"""

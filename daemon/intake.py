@@ -3,56 +3,41 @@
 - Acknowledged means committed: a signal is on disk before its sender is answered.
 - A list is taken whole or not at all: one id that clashes refuses the list and records nothing of it.
 - One signal is settled at a time, so that what is told about another is never lost between two looks.
-- Settling is done again for whatever a crash left unsettled.
+- Settling is done again for whatever a crash left unsettled, once the turns it left open are ended.
 """
 
 import asyncio
 import logging
 import uuid
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
 from daemon.adapters import AgentAdapters
 from daemon.chat_template import HuggingFaceChat
-from daemon.errors import Conflict
+from daemon.errors import BadRequest, Conflict
 from daemon.learner import Learner
 from daemon.limits import SignalRoom
+from daemon.lookups import Lookup, look_up, state_of
 from daemon.records import pending_of, stored_lesson, stored_signal, turn_of
 from daemon.rides import Pending, Rides
 from signals.planning import plan
 from signals.plans import LessonPlan
 from signals.policy import Policy, policy_off
-from signals.records import Engram, Outcome, Relevance, Signal, Verdict, parse_signal
+from signals.records import Correction, Relevance, Signal, Verdict, parse_signal
 from signals.refusals import Refusal, RefusalCode
 from signals.runs import LessonSignal
 from store import lessons, signals, turns
 from store.clock import now_us
-from store.errors import Unknown
 from store.records import KeptSignal, Link, Put
-from store.records import Turn as StoredTurn
 from store.store import Store
 from store.words import Role, SignalState
 
 logger = logging.getLogger(__name__)
-S = TypeVar("S", Relevance, Verdict)
 
 _WORDLESS = frozenset({"relevance", "verdict"})
 """Kinds whose bodies hold none of what was said; they are kept whole, and so still count, in private contexts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """All that planning a signal needs from the store."""
-
-    turn: StoredTurn | None
-    private: bool
-    relevance: float | None
-    weighed_by: str | None
-    """The signal that told the relevance."""
-    outcome: Outcome
 
 
 class Intake:
@@ -83,26 +68,36 @@ class Intake:
         self._context_tokens = context_tokens
         self._started_at_us = started_at_us
 
-    async def take(self, given: Sequence[Signal], *, private: bool) -> list[tuple[Put, KeptSignal]]:
+    async def take(
+        self, given: Sequence[Signal], *, private: bool, sent: str | None = None
+    ) -> list[tuple[Put, KeptSignal]]:
         """Put signals on disk and settle them; each with its state now. Goes on if the sender goes away.
 
+        `sent` is the fingerprint of what the sender sent, where that is not the signals themselves.
+
         Raises:
+            BadRequest: one names a token that is not there; nothing was recorded.
             Conflict: an id is taken by a signal with another body; nothing was recorded.
             TooMany: as many are on their way as may be; nothing was recorded.
         """
+        for signal in given:
+            self._check_tokens(signal)
         self._room.take(len(given))
-        task = asyncio.ensure_future(self._take(given, private=private))
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        task = self._begin(given, private=private, sent=sent)
         task.add_done_callback(lambda _task: self._room.leave(len(given)))
         return await asyncio.shield(task)
+
+    async def take_own(self, signal: Signal, *, private: bool) -> None:
+        """Put a signal that came with a turn on disk and settle it. As the turn had room, so has it."""
+        await asyncio.shield(self._begin([signal], private=private, sent=None))
 
     async def settled(self) -> None:
         """Return once everything that was taken is settled."""
         await asyncio.gather(*self._work, return_exceptions=True)
 
     async def recover(self) -> None:
-        """Take up what a crash left: rides cut off wait again and are weighed anew, signals are settled."""
+        """Take up what a crash left: turns end, rides wait again and are weighed anew, signals are settled."""
+        await self._store.write(turns.end_open_turns)
         for kept in await self._store.write(lessons.recover):
             turn = await self._store.read(turns.turn_of, kept.lesson.turn)
             stable = await self._adapters.lane_name(turn.adapter)
@@ -112,8 +107,29 @@ class Intake:
         for received in await self._store.read(signals.received_signals):
             await self._at_the_border(self._settle_kept(received), what=f"signal {received.signal.id}")
 
-    async def _take(self, given: Sequence[Signal], *, private: bool) -> list[tuple[Put, KeptSignal]]:
-        puts = await self._store.write(_put_all, given, private)
+    def _begin(
+        self, given: Sequence[Signal], *, private: bool, sent: str | None
+    ) -> "asyncio.Future[list[tuple[Put, KeptSignal]]]":
+        task = asyncio.ensure_future(self._take(given, private=private, sent=sent))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return task
+
+    def _check_tokens(self, signal: Signal) -> None:
+        """Refuse a reply in tokens that the lane's tokenizer does not know."""
+        tokens = signal.reply_tokens if isinstance(signal, Correction) else None
+        known = self._chat.vocabulary_tokens
+        unknown = next((token for token in tokens or () if token >= known), None)
+        if unknown is not None:
+            raise BadRequest(
+                f"reply_tokens: there is no token {unknown}; this model's tokens are 0 to {known - 1}",
+                param="reply_tokens",
+            )
+
+    async def _take(
+        self, given: Sequence[Signal], *, private: bool, sent: str | None
+    ) -> list[tuple[Put, KeptSignal]]:
+        puts = await self._store.write(_put_all, given, private, sent)
         for signal, put in zip(given, puts, strict=True):
             async with self._settling:
                 kept = await self._store.read(signals.signal_of, put.id)
@@ -148,7 +164,7 @@ class Intake:
         if not self._policy.learns(signal.agent):
             return policy_off(signal.agent)
         if isinstance(signal, Relevance):
-            state = await self._store.read(_state_of, signal.engram)
+            state = await self._store.read(state_of, signal.engram)
             if state in {SignalState.RIDING, SignalState.LEARNED}:
                 message = f"The lesson of engram {signal.engram} has ridden; its weight can no longer change."
                 return Refusal(code=RefusalCode.SUPERSEDED, message=message)
@@ -168,7 +184,7 @@ class Intake:
             logger.exception("%s could not be taken up", what)
 
     async def _plan(self, signal: LessonSignal) -> None:
-        found = await self._store.read(_look_up, signal)
+        found = await self._store.read(look_up, signal)
         planned = await self._planned(signal, found)
         if isinstance(planned, Refusal):
             await self._refuse(signal.id, planned)
@@ -189,7 +205,7 @@ class Intake:
             return
         signal = parse_signal(dict(maker.signal.body))
         assert not isinstance(signal, Relevance | Verdict), f"lesson {pending.id} is made by a {signal.kind}"
-        found = await self._store.read(_look_up, signal)
+        found = await self._store.read(look_up, signal)
         planned = await self._planned(signal, found)
         if pending.riding or pending.id not in self._rides:
             return
@@ -227,8 +243,8 @@ class Intake:
         )
 
 
-def _put_all(session: Session, given: Sequence[Signal], private: bool) -> list[Put]:
-    rows = [stored_signal(signal, now_us=now_us()) for signal in given]
+def _put_all(session: Session, given: Sequence[Signal], private: bool, sent: str | None) -> list[Put]:
+    rows = [stored_signal(signal, now_us=now_us(), sent=sent) for signal in given]
     hidden = {
         row.id: private or turns.context_is_private(session, agent=row.agent, context=row.context)
         for row in rows
@@ -236,47 +252,19 @@ def _put_all(session: Session, given: Sequence[Signal], private: bool) -> list[P
     }
     puts = signals.put_signals(session, [replace(row, private=hidden.get(row.id, False)) for row in rows])
     if clashes := [put.id for put in puts if put.status == "conflict"]:
-        raise Conflict(
-            f"signal {clashes[0]!r} is already recorded with another body"
-            + (f" (and {len(clashes) - 1} more)" if len(clashes) > 1 else "")
-            + "; nothing of this request was recorded. Give a new signal an id of its own",
-            param="id",
-            code="signal_conflict",
-        )
+        raise conflict(*clashes)
     return puts
 
 
-def _look_up(session: Session, signal: LessonSignal) -> Lookup:
-    try:
-        turn = turns.turn_of(session, signal.turn)
-    except Unknown:
-        turn = None
-    kept = signals.signal_of(session, signal.id).signal
-    told = None
-    if isinstance(signal, Engram):
-        told = signals.latest_relevance(session, agent=signal.agent, engram=signal.id)
-    verdict = signals.verdict_of(session, agent=signal.agent, turn=signal.turn)
-    return Lookup(
-        turn=turn,
-        private=kept.private,
-        relevance=None if told is None else _body(told, Relevance).relevance,
-        weighed_by=None if told is None else told.signal.id,
-        outcome=Outcome.UNKNOWN if verdict is None else _body(verdict, Verdict).outcome,
+def conflict(*clashes: str) -> Conflict:
+    """Ids that are taken by other bodies."""
+    more = f" (and {len(clashes) - 1} more)" if len(clashes) > 1 else ""
+    return Conflict(
+        f"signal {clashes[0]!r} is already recorded with another body{more}; nothing of this request was recorded. "
+        "Give a new signal an id of its own",
+        param="id",
+        code="signal_conflict",
     )
-
-
-def _body(kept: KeptSignal, kind: type[S]) -> S:
-    assert kept.signal.body is not None, f"signal {kept.signal.id} has no body"
-    signal = parse_signal(dict(kept.signal.body))
-    assert isinstance(signal, kind), f"signal {signal.id} is a {signal.kind}"
-    return signal
-
-
-def _state_of(session: Session, signal: str) -> SignalState | None:
-    try:
-        return signals.signal_of(session, signal).state
-    except Unknown:
-        return None
 
 
 def _private(signal: str) -> Refusal:

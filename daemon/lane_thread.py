@@ -161,6 +161,10 @@ class LaneThread:
         if turn in self._turns:
             self.post(lambda lane: lane.cancel(turn))
 
+    def let_go(self, turn: str) -> None:
+        """Hold a turn's slot no longer, without waiting for it."""
+        self.post(lambda lane: lane.let_go(turn))
+
     async def close(self) -> None:
         """Stop after the step in hand; idempotent."""
         self._jobs.put(None)

@@ -10,9 +10,9 @@
 import asyncio
 import logging
 import uuid
-from typing import Any
 
 from daemon.adapters import AgentAdapters
+from daemon.fates import learned_facts, refused_facts
 from daemon.metrics import Metrics
 from daemon.rides import Pending, Rides
 from daemon.snapshots import Snapshots
@@ -147,7 +147,7 @@ class Learner:
         )
         kept = await self._store.write(steps.commit_step, step)
         self._metrics.learned(learned)
-        self._rides.end(pending.fate("learned", **_facts(step, kept.number)))
+        self._rides.end(pending.fate("learned", **learned_facts(step, kept.number)))
         await self._drop_snapshot(pending.agent, former)
 
     async def _refused(self, pending: Pending, refused: LessonRefused) -> None:
@@ -163,7 +163,7 @@ class Learner:
             message = f"The lesson was on its way when {pending.agent} was rolled back; send the signal again."
             refusal = Refusal(code=RefusalCode.PENDING_ROLLBACK, message=message)
         await self._record_refusal(pending, refusal)
-        self._rides.end(pending.fate("refused", **refusal.model_dump(mode="json")))
+        self._rides.end(pending.fate("refused", **refused_facts(refusal)))
 
     async def _record_refusal(self, pending: Pending, refusal: Refusal) -> None:
         await self._store.write(
@@ -187,8 +187,8 @@ class Learner:
         except Exception:  # the next commit will not follow the head, and comes here again
             logger.exception("the shadow of %s could not be put back", pending.agent)
         self._metrics.lesson("failed")
-        facts = {"code": str(RefusalCode.CANCELLED), "message": message, "position": None}
-        self._rides.end(pending.fate("refused", **facts))
+        taken_back = Refusal(code=RefusalCode.CANCELLED, message=message)
+        self._rides.end(pending.fate("refused", **refused_facts(taken_back)))
 
     async def _drop_snapshot(self, agent: str, name: str) -> None:
         """Delete the head's former snapshot, unless a version is made of it. A start sweeps what is missed."""
@@ -198,14 +198,3 @@ class Learner:
                 await asyncio.to_thread(self._snapshots.delete, name)
         except Exception:  # the step is committed, whatever happens to an old file
             logger.exception("the snapshot %s could not be deleted", name)
-
-
-def _facts(step: Step, number: int) -> dict[str, Any]:
-    return {
-        "step": number,
-        "loss": step.loss_before,
-        "kl_served": step.kl_served,
-        "gradient_norm": step.gradient_norm,
-        "learning_ms": round(step.learning_ms, 1),
-        "waited_ms": round(step.waited_ms, 1),
-    }

@@ -9,6 +9,9 @@ from store.ledger import Filter
 from store.records import KeptStep, LedgerRow
 from store.words import LedgerKind
 
+FILTERS = ("agent", "context", "kind", "code", "since", "until", "cursor", "limit", "newest")
+"""What a page of the ledger may be asked by."""
+
 
 def row_json(row: LedgerRow) -> dict[str, Any]:
     """A ledger row as JSON."""
@@ -63,9 +66,8 @@ def filter_of(query: Mapping[str, str]) -> Filter:
     Raises:
         BadRequest: a filter is unknown, or its value is not one it takes.
     """
-    known = {"agent", "context", "kind", "code", "since", "until", "cursor", "limit", "newest"}
-    if unknown := sorted(query.keys() - known):
-        allowed = ", ".join(sorted(known))
+    if unknown := sorted(query.keys() - set(FILTERS)):
+        allowed = ", ".join(sorted(FILTERS))
         raise BadRequest(f"{unknown[0]}: there is no such filter; there are {allowed}", param=unknown[0])
     kind = query.get("kind")
     if kind is not None and kind not in set(LedgerKind):

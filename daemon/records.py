@@ -11,8 +11,8 @@ from store.columns import JsonValue
 from store.words import Role
 
 
-def stored_signal(signal: Signal, *, now_us: int) -> stored.Signal:
-    """A signal as the store keeps it."""
+def stored_signal(signal: Signal, *, now_us: int, sent: str | None = None) -> stored.Signal:
+    """A signal as the store keeps it. `sent` is its fingerprint, where its client sent something else."""
     at_us = now_us if signal.at is None else int(signal.at.timestamp() * 1_000_000)
     return stored.Signal(
         id=signal.id,
@@ -23,7 +23,7 @@ def stored_signal(signal: Signal, *, now_us: int) -> stored.Signal:
         engram=signal.engram if isinstance(signal, Relevance) else None,
         at_us=at_us,
         body=cast(Mapping[str, JsonValue], signal.model_dump(mode="json")),
-        fingerprint=fingerprint(signal),
+        fingerprint=sent or fingerprint(signal),
     )
 
 
@@ -57,6 +57,7 @@ def stored_lesson(plan: LessonPlan, *, identity: str) -> stored.Lesson:
         tokens=plan.tokens,
         targets=plan.targets,
         weights=plan.weights,
+        lr=plan.lr,
     )
 
 
@@ -77,4 +78,5 @@ def pending_of(kept: stored.KeptLesson, *, stable: str, served_here: bool) -> Pe
         weights=lesson.weights,
         planned_at_us=kept.planned_at_us,
         served_here=served_here,
+        lr=lesson.lr,
     )

@@ -2,17 +2,20 @@
 
 - What is here is also in the store; after a restart it is built again from there.
 - Corrections go before engrams and actions, and the longest waiting first.
+- A lesson that was asked for by itself is claimed: nobody's turn takes it along before it is run for who asked.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from daemon.fates import Fate, FateStatus
 from daemon.lane_thread import LaneThread
 from engine.orders import LessonOrder
 from signals.plans import LessonKind
 
-FateStatus = Literal["riding", "learned", "refused", "waiting"]
 _ORDER: dict[LessonKind, int] = {"correction": 0, "engram": 1, "labels": 1, "action": 1}
 
 
@@ -34,8 +37,11 @@ class Pending:
     planned_at_us: int
     served_here: bool
     """Was its turn served by this very process? If not, its prefix may yet be served again."""
+    lr: float | None = None
     riding: bool = False
     ended: "asyncio.Event" = field(default_factory=asyncio.Event)
+    last: Fate | None = None
+    """What became of its last ride."""
 
     def fate(self, status: FateStatus, **facts: Any) -> "Fate":
         """What became of it."""
@@ -52,23 +58,8 @@ class Pending:
             targets=self.targets,
             weights=self.weights,
             rides=rides,
+            lr=self.lr,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """What became of a lesson that rode a turn, as the turn's answer tells it."""
-
-    lesson: str
-    kind: str
-    signals: tuple[str, ...]
-    status: FateStatus
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """The JSON of it."""
-        told = {"lesson": self.lesson, "kind": self.kind, "signals": list(self.signals), "status": self.status}
-        return told | self.facts
 
 
 class Rides:
@@ -79,6 +70,7 @@ class Rides:
         self._pending: dict[str, Pending] = {}
         self._fates: dict[str, dict[str, Fate]] = {}
         self._rider_of: dict[str, str] = {}
+        self._claimed: set[str] = set()
 
     def __getitem__(self, lesson: str) -> Pending:
         return self._pending[lesson]
@@ -97,6 +89,7 @@ class Rides:
             pending
             for pending in self._pending.values()
             if not pending.riding and agent in {None, pending.agent} and context in {None, pending.context}
+            if self._claimed.isdisjoint(pending.signals)
         ]
         return sorted(chosen, key=lambda pending: (_ORDER[pending.kind], pending.planned_at_us))
 
@@ -107,6 +100,34 @@ class Rides:
     def made_by(self, signal: str) -> Pending | None:
         """The lesson that a signal makes, if it has not ended."""
         return next((pending for pending in self._pending.values() if signal in pending.signals), None)
+
+    @contextmanager
+    def claimed(self, signal: str) -> Iterator[None]:
+        """For as long as the block runs, the lesson that a signal makes, or will make, waits for nobody else."""
+        self._claimed.add(signal)
+        try:
+            yield
+        finally:
+            self._claimed.discard(signal)
+
+    def is_riding(self, signal: str) -> bool:
+        """Has the lane the lesson that a signal makes?"""
+        made = self.made_by(signal)
+        return made is not None and made.riding
+
+    async def ended(self, signal: str, *, wait_seconds: float) -> Fate | None:
+        """What becomes of the lesson that a signal makes and the lane has, waiting at most so long.
+
+        None where it still walks then, and where the lane has none.
+        """
+        made = self.made_by(signal)
+        if made is None or not made.riding:
+            return None
+        ended = made.ended
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_seconds):
+                await ended.wait()
+        return made.last if ended.is_set() else None
 
     def about(self, turn: str) -> list[Pending]:
         """The lessons about a turn."""
@@ -121,11 +142,12 @@ class Rides:
 
     def end(self, fate: Fate) -> None:
         """A lesson has ended, or goes back to waiting; whoever waits for it is woken."""
+        assert fate.lesson is not None, f"no lesson is in {fate}"
         turn = self._rider_of.pop(fate.lesson, None)
         if turn is not None and turn in self._fates:
             self._fates[turn][fate.lesson] = fate
         pending = self._pending[fate.lesson]
-        pending.riding = False
+        pending.riding, pending.last = False, fate
         pending.ended.set()
         if fate.status == "waiting":
             pending.ended = asyncio.Event()

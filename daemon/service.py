@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from daemon import openapi
 from daemon.adapters import AgentAdapters
+from daemon.asked_lessons import AskedLessons
 from daemon.boarding import Boarding
 from daemon.chat_template import HuggingFaceChat
 from daemon.config import Settings
@@ -30,6 +32,7 @@ from daemon.intake import Intake
 from daemon.keys import Keys
 from daemon.lane_state import LaneFacts, LaneState
 from daemon.lane_thread import LaneThread
+from daemon.learn_route import LearnRoute
 from daemon.learner import Learner
 from daemon.limits import SignalRoom, TextLimit, TurnQueue
 from daemon.lora_adapters import LoraAdapters
@@ -145,6 +148,7 @@ class Service:
             context_tokens=context_tokens,
             started_at_us=started_at_us,
         )
+        asked = AskedLessons(store, rides, intake, boarding, learner)
         turns = Turns(
             store,
             lane,
@@ -153,6 +157,7 @@ class Service:
             boarding,
             metrics,
             TurnQueue(lane, slots=settings.slots, queue=settings.queue),
+            asked,
             end_tokens=model.end_tokens,
             context_tokens=context_tokens,
         )
@@ -161,9 +166,11 @@ class Service:
         prompts = Prompts(chat, Grammars(model.tokenizer, model.end_tokens), texts)
         state = LaneState(lane, chat, LaneFacts(model.name, model.directory, settings.slots, context_tokens))
         others = [*state.routes(), *LoraRoutes(loras).routes(), *MetricsRoute(metrics, store).routes()]
+        others += LearnRoute(store, lane, prompts, asked, slots=settings.slots).routes()
         requests = OpenRequests(drain_seconds=settings.drain_seconds)
         endpoints = dialect_handlers(turns, prompts, model=model.name)
         app = application(routes, endpoints, others, settings=settings, keys=self._keys, requests=requests)
+        app.add_routes([openapi.route(app)])
         return _Parts(snapshots, learner, boarding, intake, turns, requests, app)
 
     def _load(self) -> Lane:

@@ -3,49 +3,39 @@
 - The stable set is fixed when the turn is submitted; it and the turn's id are known before the first token.
 - A turn whose client goes away is cancelled, and its slot is free within a step.
 - The turn's row is committed before its end is told, so that a signal about it never comes too early.
+- A turn that comes with a reply to learn keeps its slot until that lesson has ended or nobody waits for it any
+  more; one that comes with labels has its row from its beginning on.
 - Of a private turn nothing that was said is kept, and no lesson rides it. In a context where one turn was
   private, every later one is.
 """
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import cast
 
 from daemon.adapters import AgentAdapters
+from daemon.asked_lessons import AskedLessons
 from daemon.boarding import Boarding
-from daemon.errors import BadRequest, Unavailable
-from daemon.lane_thread import LaneThread, TurnHandle
+from daemon.dialects.learn import LearnOptions
+from daemon.errors import BadRequest, LaneStopped
+from daemon.fates import Fate, TurnLessons
+from daemon.lane_thread import LaneThread
 from daemon.limits import TurnQueue
 from daemon.metrics import Metrics
+from daemon.open_turn import OpenTurn, OwnLesson, Prompt, open_row
 from daemon.rides import Rides
 from daemon.speaker import Speaker
 from daemon.stables import Stable
 from engine.constraint import Constraint
 from engine.errors import TurnRejected
-from engine.orders import LessonOrder, TokenServed, TurnEnded, TurnOrder
+from engine.orders import LessonOrder, TurnOrder
 from engine.sampling import Sampling
+from signals.records import Labels
 from store import records as stored
 from store import turns
-from store.clock import now_us
-from store.columns import JsonValue
 from store.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """What is asked: the tokens, and the conversation they were rendered from, empty for a raw prompt.
-
-    `template_args` are all that the template was given beside the messages, tools included: rendering with them
-    again is rendering what was served. `param` is the request's field that errors about it name.
-    """
-
-    tokens: tuple[int, ...]
-    messages: Sequence[Mapping[str, JsonValue]]
-    template_args: Mapping[str, JsonValue]
-    param: str = "messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,37 +52,6 @@ class Limits:
     slot: int | None = None
 
 
-@dataclass(slots=True)
-class OpenTurn:
-    """A turn being served."""
-
-    id: str
-    speaker: Speaker
-    prompt: Prompt
-    stable: Stable
-    handle: TurnHandle
-    created_at_us: int
-    recorded: bool = False
-
-    async def events(self) -> AsyncIterator[TokenServed | TurnEnded]:
-        """The reply's tokens as they come, and its end.
-
-        Raises:
-            Unavailable: the turn could not be served to its end.
-        """
-        async for event in self.handle.events():
-            if isinstance(event, TurnEnded) and event.reason == "failed":
-                raise Unavailable(f"the turn could not be served to its end: {event.error}")
-            if isinstance(event, TokenServed | TurnEnded):
-                yield event
-
-    @property
-    def ended(self) -> TurnEnded:
-        """The turn's end, once `events` is exhausted."""
-        assert self.handle.ended is not None, f"turn {self.id} has not ended"
-        return self.handle.ended
-
-
 class Turns:
     """Serves turns on the lane and records them."""
 
@@ -105,6 +64,7 @@ class Turns:
         boarding: Boarding,
         metrics: Metrics,
         queue: TurnQueue,
+        asked: AskedLessons,
         *,
         end_tokens: frozenset[int],
         context_tokens: int,
@@ -116,12 +76,15 @@ class Turns:
         self._adapters = adapters
         self._rides = rides
         self._boarding = boarding
+        self._asked = asked
         self._end_tokens = end_tokens
         self._context_tokens = context_tokens
         self._endings: set[asyncio.Future[None]] = set()
 
     @asynccontextmanager
-    async def serve(self, speaker: Speaker, prompt: Prompt, limits: Limits) -> AsyncIterator[OpenTurn]:
+    async def serve(
+        self, speaker: Speaker, prompt: Prompt, limits: Limits, learn: LearnOptions | None = None
+    ) -> AsyncIterator[OpenTurn]:
         """Serve a turn for as long as the block runs; leaving it before `finish` cancels the turn.
 
         Raises:
@@ -134,51 +97,90 @@ class Turns:
         with self.queue.arrive(identity):
             if await self._store.read(turns.context_is_private, agent=speaker.agent, context=speaker.context):
                 speaker = speaker.model_copy(update={"private": True})
-            turn = await self._open(identity, speaker, prompt, limits)
+            turn = await self._open(identity, speaker, prompt, limits, _own_lesson(identity, speaker, learn))
         try:
             yield turn
         finally:
             self._rides.leave(turn.id)
+            if turn.own.correction is not None:
+                self._lane.let_go(turn.id)
             if not turn.recorded:
                 self._lane.cancel(turn.id)
-                ending = asyncio.ensure_future(self._see_to_the_end(turn))
-                self._endings.add(ending)
-                ending.add_done_callback(self._endings.discard)
-                await asyncio.shield(ending)
+                await self._see_through(self._see_to_the_end(turn))
 
-    async def finish(self, turn: OpenTurn, *, wait_seconds: float = 0.0) -> list[dict[str, object]]:
-        """Record an ended turn; returns what became of the lessons that rode it, as JSON.
+    async def finish(self, turn: OpenTurn, *, wait_seconds: float = 0.0) -> TurnLessons:
+        """Record an ended turn; returns what became of its lessons.
 
         Lessons that still walk are waited for at most `wait_seconds`.
         """
         await self._record(turn)
-        fates = await self._rides.fates(turn.id, wait_seconds=wait_seconds)
-        return [fate.as_json() for fate in fates]
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + wait_seconds
+        own = await self._own_fate(turn, wait_seconds)
+        rode = await self._rides.fates(turn.id, wait_seconds=max(0.0, deadline - clock()))
+        return TurnLessons(rode, own)
 
     async def settled(self) -> None:
         """Return once every turn that was left has come to its end and is recorded."""
         await asyncio.gather(*self._endings, return_exceptions=True)
 
-    async def _open(self, turn: str, speaker: Speaker, prompt: Prompt, limits: Limits) -> OpenTurn:
-        created_at_us = now_us()
-        riders: list[LessonOrder] = []
-        if not speaker.private:
-            riders = await self._boarding.board(agent=speaker.agent, context=speaker.context, turn=turn)
+    async def _see_through(self, work: Coroutine[object, object, None]) -> None:
+        """Do what must be done, even if nobody waits for it any more."""
+        ending = asyncio.ensure_future(work)
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
+        await asyncio.shield(ending)
+
+    async def _open(
+        self, identity: str, speaker: Speaker, prompt: Prompt, limits: Limits, own: OwnLesson
+    ) -> OpenTurn:
+        row = open_row(identity, speaker, prompt, await self._adapters.stable(speaker.agent))
+        if own.labels is None:
+            return await self._submit(row, speaker, prompt, limits, own)
         try:
-            stable = await self._adapters.stable(speaker.agent)
-            order = self._order(turn, stable, prompt, limits)
-            try:
-                handle = await self._lane.submit(order, riders)
-            except TurnRejected:  # her stable set was replaced this very moment
-                stable = await self._adapters.stable(speaker.agent)
-                handle = await self._lane.submit(replace(order, stable=stable.lane_name), riders)
-        except TurnRejected as error:
-            self._rides.unboard(turn)
-            raise BadRequest(str(error)) from error
-        except Exception:
-            self._rides.unboard(turn)
+            await self._store.write(turns.open_turn, row)
+            with self._rides.claimed(own.labels.id):
+                await self._asked.take_labels(own.labels, private=speaker.private)
+                return await self._submit(row, speaker, prompt, limits, own)
+        except BaseException:
+            await self._see_through(self._take_back(row, own.labels))
             raise
-        return OpenTurn(turn, speaker, prompt, stable, handle, created_at_us)
+
+    async def _submit(
+        self, row: stored.Turn, speaker: Speaker, prompt: Prompt, limits: Limits, own: OwnLesson
+    ) -> OpenTurn:
+        """Hand a turn to the lane, with its riders: again, if her stable set is replaced this very moment."""
+        for again in (True, False):
+            stable = await self._adapters.stable(speaker.agent)
+            riders = await self._riders(row.id, speaker, own)
+            order = self._order(row.id, stable, prompt, limits)
+            try:
+                handle = await self._lane.submit(replace(order, hold=own.correction is not None), riders)
+            except TurnRejected as error:
+                self._rides.unboard(row.id)
+                if not again:
+                    raise BadRequest(str(error)) from error
+            except Exception:
+                self._rides.unboard(row.id)
+                raise
+            else:
+                row = replace(row, adapter=stable.label)
+                return OpenTurn(row, speaker, prompt, stable, handle, own)
+        raise AssertionError("the second rejection is the last")
+
+    async def _riders(self, identity: str, speaker: Speaker, own: OwnLesson) -> list[LessonOrder]:
+        if speaker.private:
+            return []
+        labels = None if own.labels is None else own.labels.id
+        return await self._boarding.board(agent=speaker.agent, context=speaker.context, turn=identity, own=labels)
+
+    async def _own_fate(self, turn: OpenTurn, wait_seconds: float) -> Fate | None:
+        """What becomes of the lesson that the request itself asked for."""
+        correction, labels = turn.own.correction, turn.own.labels
+        if correction is not None:
+            private = turn.speaker.private
+            return await self._asked.learn_of_turn(correction, private=private, wait_seconds=wait_seconds)
+        return None if labels is None else await self._asked.fate(labels.id, wait_seconds=wait_seconds)
 
     def _order(self, turn: str, stable: Stable, prompt: Prompt, limits: Limits) -> TurnOrder:
         room = self._context_tokens - len(prompt.tokens)
@@ -209,38 +211,32 @@ class Turns:
         async for _ in turn.handle.events():
             pass
         await self._record(turn)
+        if turn.own.labels is not None:
+            await self._asked.give_up(turn.own.labels)
+
+    async def _take_back(self, row: stored.Turn, labels: Labels) -> None:
+        """A turn that has its row came to nothing before it was served."""
+        with suppress(LaneStopped):  # what the lane tells of its riders is heard first
+            await self._lane.call(lambda _lane: None)
+        await self._store.write(turns.record_turn, replace(row, finish_reason="cancelled"))
+        await self._asked.give_up(labels)
 
     async def _record(self, turn: OpenTurn) -> None:
-        """Commit the turn's row. A turn that never had a slot was not served, and has none."""
+        """Commit the turn's row. A turn that never had a slot was not served: it has none, or one to end."""
         turn.recorded = True
         self._boarding.stir()
-        ended, prompt = turn.ended, turn.prompt
-        self._metrics.turn(ended, prompt_tokens=len(prompt.tokens))
-        if ended.slot is None:
+        self._metrics.turn(turn.ended, prompt_tokens=len(turn.prompt.tokens))
+        if turn.ended.slot is None and turn.own.labels is None:
             return
-        first = ended.first_token_seconds
-        row = stored.Turn(
-            id=turn.id,
-            agent=turn.speaker.agent,
-            context=turn.speaker.context,
-            private=turn.speaker.private,
-            slot=ended.slot,
-            adapter=turn.stable.label,
-            messages=cast(JsonValue, [dict(message) for message in prompt.messages]),
-            template_args=prompt.template_args,
-            prompt_tokens=prompt.tokens,
-            reply_tokens=ended.reply_tokens,
-            reply_text=ended.reply,
-            prompt_token_count=len(prompt.tokens),
-            reply_token_count=len(ended.reply_tokens),
-            cached_token_count=ended.cached_tokens,
-            finish_reason=ended.reason,
-            created_at_us=turn.created_at_us,
-            first_token_ms=None if first is None else first * 1000,
-            total_ms=ended.total_seconds * 1000,
-        )
+        row = turn.ended_row()
         self._metrics.backlog.enter(row)
         try:
             await self._store.write(turns.record_turn, row)
         finally:
             self._metrics.backlog.leave(row)
+
+
+def _own_lesson(identity: str, speaker: Speaker, learn: LearnOptions | None) -> OwnLesson:
+    if learn is None:
+        return OwnLesson()
+    return OwnLesson(learn.correction_of(identity, speaker), learn.labels_of(identity, speaker))

@@ -83,6 +83,10 @@ class Lane:
         """Is any lesson walking or waiting?"""
         return self._walking is not None or bool(self._lessons)
 
+    def wait_seconds(self) -> float:
+        """How long until a lesson's next segment may run, if the serving goes on as it is; 0 if none waits for it."""
+        return self.duty.wait_seconds(self._clock(), serving=bool(self._live)) if self.learning else 0.0
+
     def submit(self, order: TurnOrder, lessons: Sequence[LessonOrder] = ()) -> None:
         """Queue a turn, and the lessons that ride it.
 

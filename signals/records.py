@@ -271,7 +271,12 @@ def canonical_json(signal: Signal) -> str:
 
 def fingerprint(signal: Signal) -> str:
     """Return the SHA-256 of the canonical JSON in hexadecimal: equal only where the bodies are."""
-    return hashlib.sha256(canonical_json(signal).encode()).hexdigest()
+    return fingerprint_of(signal.model_dump(mode="json"))
+
+
+def fingerprint_of(body: JsonValue) -> str:
+    """Return the SHA-256, in hexadecimal, of a body of JSON whose keys are in whatever order."""
+    return hashlib.sha256(_dump(body).encode()).hexdigest()
 
 
 class Turn(Record):

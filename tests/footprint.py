@@ -7,9 +7,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from engine.memory import resident_bytes
+from engine.packed import PackedLinear
 
 ASKED_SECONDS = os.environ.get("SOAK_SECONDS")
 """How long a soak with the bundled model is to last; without it, a tiny model is soaked for a moment."""
@@ -19,6 +21,12 @@ SOAK_SECONDS = float(ASKED_SECONDS or 2)
 MOST_GROWTH_MIB = 64
 """What the resident set may grow by between a third of a soak and its end: the allocator's own unrest. A leak of
 one hidden state of the bundled model for each token would come to more within the ten minutes."""
+
+MOST_ROWS = 96
+"""Most passes of a soak have so many rows at most."""
+
+MOST_ROWS = 96
+"""Most passes of a soak have so many rows at most."""
 
 _PROCESS = Path("/proc/self")
 
@@ -50,6 +58,26 @@ def footprint() -> Footprint:
         tensors=sum(issubclass(type(each), Tensor) for each in gc.get_objects()),
         resident_mib=resident_bytes() >> 20,
     )
+
+
+def make_kernels(model: nn.Module) -> None:
+    """Have oneDNN make the kernels that a soak needs: it makes one for every shape of a packed product, when it
+    first comes, and keeps it.
+    """
+    packs = [module for module in model.modules() if isinstance(module, PackedLinear)]
+    for pack in {(pack.in_features, pack.out_features): pack for pack in packs}.values():
+        for rows in range(1, MOST_ROWS + 1):
+            pack(torch.zeros(1, rows, pack.in_features, requires_grad=True)).sum().backward()
+
+
+def make_kernels(model: nn.Module) -> None:
+    """Have oneDNN make the kernels that a soak needs: it makes one for every shape of a packed product, when it
+    first comes, and keeps it.
+    """
+    packs = [module for module in model.modules() if isinstance(module, PackedLinear)]
+    for pack in {(pack.in_features, pack.out_features): pack for pack in packs}.values():
+        for rows in range(1, MOST_ROWS + 1):
+            pack(torch.zeros(1, rows, pack.in_features, requires_grad=True)).sum().backward()
 
 
 def tell(line: str) -> None:

@@ -37,7 +37,7 @@ class AnthropicTool(GivenOnly):
     @classmethod
     def _is_the_clients(cls, tool: object) -> object:
         kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind not in {None, "custom"}:
+        if not (kind is None or kind == "custom"):
             raise ValueError(f"{kind} is not supported: this lane runs no tools itself; give tools of type custom")
         return tool
 

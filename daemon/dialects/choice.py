@@ -40,8 +40,7 @@ class ChoiceReader:
         parts = self._parser.push(event.text)
         match event:
             case TokenServed(token=token, logprob=logprob):
-                if token not in self._end_tokens:
-                    self._untold.append(_Drawn(token, None if logprob is None else self._logprob(logprob)))
+                self._untold.append(_Drawn(token, None if logprob is None else self._logprob(logprob)))
                 told = self._untold if parts else []
             case TurnEnded():
                 parts += self._parser.finish()

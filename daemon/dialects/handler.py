@@ -25,8 +25,10 @@ from daemon.dialects.choice import ChoiceReader
 from daemon.dialects.dialect import Dialect, EventWriter, R
 from daemon.dialects.prompts import Prepared, Prompts
 from daemon.errors import BadRequest, NotFound, bad_field, mapped
+from daemon.fates import learn_json
+from daemon.open_turn import OpenTurn
 from daemon.speaker import speaker_of
-from daemon.turns import OpenTurn, Turns
+from daemon.turns import Turns
 
 Tell = Callable[[Delta], Awaitable[None]]
 
@@ -69,7 +71,7 @@ class DialectHandler(Generic[R]):
         prepared = await asyncio.to_thread(self._prompts.prepare, asked)
         async with AsyncExitStack() as stack:
             turns = [
-                await stack.enter_async_context(self._turns.serve(speaker, prepared.prompt, limits))
+                await stack.enter_async_context(self._turns.serve(speaker, prepared.prompt, limits, asked.learn))
                 for limits in asked.limits_of_choices(prepared.constraint)
             ]
             readers = [self._reader(index, prepared) for index in range(asked.choices)]
@@ -84,11 +86,10 @@ class DialectHandler(Generic[R]):
 
     def _check(self, asked: Asked) -> None:
         check_model(asked.model, served=self._model)
-        lesson = asked.learn.asks_for_a_lesson()
-        if lesson is not None:
+        if asked.learn.asks and asked.choices > 1:
             raise BadRequest(
-                f"learn.{lesson}: this lane takes no lesson inside a request yet; send a signal about its turn",
-                param=f"learn.{lesson}",
+                f"learn: a request for {asked.choices} replies cannot say which its lesson is about; ask for one",
+                param="learn",
             )
 
     def _opening(self, turns: Sequence[OpenTurn]) -> Opening:
@@ -135,16 +136,14 @@ class DialectHandler(Generic[R]):
 
     async def _end(self, serving: _Serving) -> tuple[Answer, dict[str, Any]]:
         """Record the turns; the whole answer, and what became of the lessons that rode it."""
-        wait = serving.asked.learn.wait
-        lessons = [
-            lesson for turn in serving.turns for lesson in await self._turns.finish(turn, wait_seconds=wait)
-        ]
+        wait = serving.asked.learn.wait_seconds
+        lessons = [await self._turns.finish(turn, wait_seconds=wait) for turn in serving.turns]
         asks = serving.asked.limits.sampling.logprobs is not None
         choices = tuple(
             reader.choice(turn.ended, with_logprobs=asks)
             for reader, turn in zip(serving.readers, serving.turns, strict=True)
         )
-        return Answer(serving.opening, choices), {"lessons": lessons}
+        return Answer(serving.opening, choices), learn_json(lessons)
 
 
 def check_model(named: str | None, *, served: str) -> None:

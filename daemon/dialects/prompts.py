@@ -16,8 +16,8 @@ from daemon.dialects.held_to import held_to
 from daemon.errors import BadRequest
 from daemon.grammar import Grammars
 from daemon.limits import TextLimit
+from daemon.open_turn import Prompt
 from daemon.reply_format import ReplyFormat, ReplyParser
-from daemon.turns import Prompt
 from engine.constraint import Constraint
 from signals.tokens import RenderError
 from store.columns import JsonValue

@@ -4,7 +4,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
+from daemon.child import Child, serving_child
 from daemon.config import Settings
 from daemon.service import Service
 from store.store import Store
@@ -141,6 +142,16 @@ def start(tiny_chat: Path, tmp_path: Path) -> Start:
         finally:
             await asyncio.to_thread(store.close)
         assert not failures, f"the service failed: {failures}"
+
+    return started
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Callable[..., AbstractContextManager[Child]]:
+    """Start a child process on the test's data directory."""
+
+    def started(*flags: str) -> AbstractContextManager[Child]:
+        return serving_child(tmp_path / "data", ["--learn", AGENT, "--lr", "1e-3", *flags])
 
     return started
 

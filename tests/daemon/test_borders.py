@@ -95,7 +95,7 @@ async def test_a_step_that_cannot_be_recorded_is_taken_back_and_serving_goes_on(
 async def test_a_lesson_whose_weights_vanish_is_refused_and_the_lane_goes_on(running: Running) -> None:
     await corrected(running, relevance=1e-50)
     (lesson,) = (await go_on(running))["learn"]["lessons"]
-    assert (lesson["status"], lesson["code"]) == ("refused", "lane_cannot_learn")
+    assert (lesson["status"], lesson["refusal"]["code"]) == ("refused", "lane_cannot_learn")
     await corrected(running)
     (lesson,) = (await go_on(running))["learn"]["lessons"]
     assert lesson["status"] == "learned"

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 from sqlalchemy import select
 
-from daemon.child import Child, serving_child
+from daemon.child import Child
 from daemon.client import call
 from engine.lora import tensors_sha256
 from store import adapters, chain, ledger
@@ -31,12 +31,12 @@ class Agent:
         self._model = model
         self.acknowledged: list[str] = []
 
-    def ask(self, text: str) -> str:
+    def ask(self, text: str, *, max_tokens: int = 4) -> str:
         body = {
             "model": self._model,
             "messages": [{"role": "user", "content": text}],
             "temperature": 0,
-            "max_tokens": 4,
+            "max_tokens": max_tokens,
             "metadata": {"agent": AGENT, "context": "room"},
         }
         return str(call(self._url, "/v1/chat/completions", body=json.dumps(body).encode())["id"])
@@ -90,16 +90,6 @@ def check_books(data_dir: Path, acknowledged: list[str]) -> dict[str, str]:
     shadow = {key: value for key, value in tensors.items() if not key.startswith("optimizer.")}
     assert tensors_sha256(shadow) == head.sha, "the shadow is not the ledger's head"
     return states
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Callable[..., Any]:
-    """Start a child on the test's data directory."""
-
-    def started(*flags: str) -> Any:
-        return serving_child(tmp_path / "data", ["--learn", AGENT, "--lr", "1e-3", *flags])
-
-    return started
 
 
 def crash_while_learning(child: Child, agent: Agent, data_dir: Path, *, ride: int) -> None:

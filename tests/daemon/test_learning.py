@@ -214,7 +214,7 @@ async def test_a_prefix_the_slots_no_longer_hold_is_refused_where_it_first_diffe
     async with start(slots=1) as running:
         _, correction = await corrected(running)
         answer = await running.ask("something else", learn={"wait": 60})
-        assert [lesson["code"] for lesson in answer["learn"]["lessons"]] == ["unserved_prefix"]
+        assert [lesson["refusal"]["code"] for lesson in answer["learn"]["lessons"]] == ["unserved_prefix"]
         fate = await running.get(f"/signals/{correction['id']}")
         assert fate["refusal"]["code"] == "unserved_prefix"
         assert fate["refusal"]["position"] == 3  # <|im_start|>, "user", newline are shared
@@ -225,7 +225,7 @@ async def test_a_packed_lane_serves_and_refuses_to_learn(start: Start) -> None:
         await corrected(running)
         answer = await go_on(running)
         assert answer["choices"][0]["message"]["content"] is not None
-        assert [lesson["code"] for lesson in answer["learn"]["lessons"]] == ["repacked_weights"]
+        assert [lesson["refusal"]["code"] for lesson in answer["learn"]["lessons"]] == ["repacked_weights"]
 
 
 async def test_a_shadow_gone_wild_is_refused_as_nonfinite_and_serving_goes_on(running: Running) -> None:
@@ -239,7 +239,7 @@ async def test_a_shadow_gone_wild_is_refused_as_nonfinite_and_serving_goes_on(ru
     await running.service.lane.call(poison)
     await corrected(running)
     answer = await go_on(running)
-    assert [lesson["code"] for lesson in answer["learn"]["lessons"]] == ["nonfinite_loss"]
+    assert [lesson["refusal"]["code"] for lesson in answer["learn"]["lessons"]] == ["nonfinite_loss"]
     assert answer["status"] == 200
 
 

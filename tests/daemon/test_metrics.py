@@ -13,6 +13,7 @@ from tests.daemon.conftest import Running, Start
 from tests.daemon.test_learning import corrected, go_on
 
 BOB = {"X-Ridealong-Agent": "bob"}
+ENDLESS: dict[str, Any] = {"max_tokens": 200, "logit_bias": {"1": -100, "2": -100}}
 Samples = dict[tuple[str, frozenset[str]], float]
 
 
@@ -72,17 +73,39 @@ async def test_lessons_are_counted_by_what_became_of_them(start: Start) -> None:
         samples = await scraped(running)
         (row,) = (await running.get("/ledger", kind="step"))["rows"]
         step = (await running.get(f"/ledger/{row['seq']}"))["step"]
-    assert refused["code"] == "unserved_prefix"
+    assert refused["refusal"]["code"] == "unserved_prefix"
     lessons = {key[1]: count for key, count in samples.items() if key[0] == "lessons_total"}
     assert lessons == {frozenset(("learned", "")): 1, frozenset(("refused", "unserved_prefix")): 1}
     assert value(samples, "learning_seconds_total") == pytest.approx(step["learning_ms"] / 1000)
-    assert value(samples, "learning_while_serving_seconds_total") == pytest.approx(step["waited_ms"] / 1000)
     assert value(samples, "lesson_longest_segment_seconds_count") == 1
     assert 0 < value(samples, "lesson_longest_segment_seconds_sum") <= value(samples, "learning_seconds_total")
     assert value(samples, "lesson_segments_total") > 4
-    share = value(samples, "learning_while_serving_seconds_total") / value(samples, "serving_seconds_total")
-    assert value(samples, "learning_duty_ratio") == pytest.approx(share)
     assert value(samples, "waiting_lessons") == 0
+
+
+async def test_the_share_of_serving_that_a_lesson_took_is_told(start: Start) -> None:
+    async with start(patience_seconds=0.0) as running:
+        await corrected(running)
+        beside = asyncio.create_task(running.ask("hello", who=BOB, **ENDLESS))
+
+        async def one_is_served() -> bool:
+            return value(await scraped(running), "slots", "serving") == 1
+
+        await running.until(one_is_served)
+        await go_on(running)
+        await beside
+
+        async def is_written() -> bool:
+            return value(await scraped(running), "ledger_lag_seconds") == 0
+
+        await running.until(is_written)
+        samples = await scraped(running)
+        (row,) = (await running.get("/ledger", kind="step"))["rows"]
+        step = (await running.get(f"/ledger/{row['seq']}"))["step"]
+    assert step["waited_ms"] > 0
+    held_up, served = (value(samples, f"{name}_seconds_total") for name in ("learning_while_serving", "serving"))
+    assert held_up == pytest.approx(step["waited_ms"] / 1000)
+    assert value(samples, "learning_duty_ratio") == pytest.approx(held_up / served)
 
 
 async def test_a_lesson_that_waits_too_long_is_counted_as_expired(start: Start) -> None:
@@ -94,8 +117,7 @@ async def test_a_lesson_that_waits_too_long_is_counted_as_expired(start: Start) 
 
 async def test_what_is_going_on_now(start: Start) -> None:
     async with start(slots=1) as running:
-        asked: dict[str, Any] = {"max_tokens": 200, "logit_bias": {"1": -100, "2": -100}}
-        turns = [asyncio.create_task(running.ask("hello", who=BOB, **asked)) for _ in range(2)]
+        turns = [asyncio.create_task(running.ask("hello", who=BOB, **ENDLESS)) for _ in range(2)]
 
         async def one_waits() -> bool:
             return value(await scraped(running), "queued_turns") == 1

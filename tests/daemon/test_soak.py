@@ -2,7 +2,7 @@
 
 - What the process holds, clients and service together, is compared at rest: after a warm-up in which every agent
   has learned, after a third of the time, at the end. At rest no client is connected and no lesson is on its way.
-- What is made on demand and then kept, a pool's threads and connections, is made in the warm-up.
+- What is made on demand and then kept is made in the warm-up: a pool's threads and connections, oneDNN's kernels.
 """
 
 import asyncio
@@ -28,6 +28,8 @@ from tests.footprint import (
     Footprint,
     footprint,
     footprints_line,
+    make_kernels,
+    make_kernels,
     tell,
 )
 
@@ -72,6 +74,8 @@ class _Soak:
             self.model = (await answer.json())["data"][0]["id"]
         self._agents = [Agent(name, url=self._running.url, model=self.model) for name in NAMES]
         await self._fill_pools()
+        await self._running.service.lane.call(lambda lane: make_kernels(lane.engine.model.model))
+        await self._running.service.lane.call(lambda lane: make_kernels(lane.engine.model.model))
         warm = await self._chat(self._all_have_learned)
         started = time.perf_counter()
         third = await self._chat(_after(started + SOAK_SECONDS / 3))
