@@ -4,16 +4,18 @@
 - What a reply should have been is learned as soon as the turn is recorded, on the slot it was served on.
 - Labels ride the prefill of the very prompt that they label. If that turn comes to nothing before their lesson
   begins, they are refused: whoever asks again sends them again.
-- Nothing that goes wrong here fails a turn.
+- What was asked for is recorded and begun even if whoever asked goes away. Nothing that goes wrong fails a turn.
 """
 
 import logging
+from collections.abc import Awaitable
 
 from daemon.boarding import Boarding
 from daemon.fates import Fate, kept_fate, refused_facts
 from daemon.intake import Intake, conflict
 from daemon.learner import Learner
 from daemon.rides import Rides
+from daemon.unbroken import Unbroken
 from signals.records import Correction, Labels
 from signals.refusals import Refusal, RefusalCode
 from store import signals
@@ -32,13 +34,16 @@ class AskedLessons:
         self._intake = intake
         self._boarding = boarding
         self._learner = learner
+        self._begun = Unbroken()
+
+    async def settled(self) -> None:
+        """Return once everything that was asked for is recorded."""
+        await self._begun.settled()
 
     async def learn_of_turn(self, correction: Correction, *, private: bool, wait_seconds: float) -> Fate:
         """Have what a recorded turn's reply should have been learned at once; wait at most so long for its end."""
         try:
-            with self._rides.claimed(correction.id):
-                await self._intake.take_own(correction, private=private)
-                await self._boarding.start(correction.id)
+            await self._begun.run(self._begin(correction, self._intake.take_own(correction, private=private)))
             return await self.fate(correction.id, wait_seconds=wait_seconds)
         except Exception:  # learning's border: the turn has been served
             logger.exception("the lesson of signal %s could not be begun", correction.id)
@@ -49,9 +54,8 @@ class AskedLessons:
 
         Raises as `Intake.take`.
         """
-        with self._rides.claimed(correction.id):
-            await self._intake.take([correction], private=private, sent=sent)
-            await self._boarding.start(correction.id)
+        taking = self._intake.take([correction], private=private, sent=sent)
+        await self._begun.run(self._begin(correction, taking))
         return await self.fate(correction.id, wait_seconds=wait_seconds)
 
     async def again(self, signal: str, *, sent: str, wait_seconds: float) -> Fate | None:
@@ -89,6 +93,11 @@ class AskedLessons:
         if ended is not None:
             return ended
         return await self._store.read(kept_fate, signal, riding=self._rides.is_riding(signal))
+
+    async def _begin(self, correction: Correction, taking: Awaitable[object]) -> None:
+        with self._rides.claimed(correction.id):
+            await taking
+            await self._boarding.start(correction.id)
 
 
 def _not_recorded(correction: Correction) -> Fate:

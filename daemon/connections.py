@@ -8,6 +8,8 @@
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -68,7 +70,7 @@ class Connection(web.RequestHandler):
     def cut_off(self) -> None:
         """Close now, and drop what is unsent."""
         if self._wire is not None:
-            self._wire.abort()
+            _reset(self._wire)
 
     def _look_again(self) -> None:
         assert self._wire is not None, "a connection that was not made cannot be paused"
@@ -80,7 +82,7 @@ class Connection(web.RequestHandler):
         if wire.get_write_buffer_size() < unsent:
             self._look_again()
         else:
-            wire.abort()
+            _reset(wire)
 
     def _look_away(self) -> None:
         if self._watch is not None:
@@ -146,6 +148,13 @@ def _refusal() -> bytes:
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in head.items())
     return f"HTTP/1.1 {error.status} Service Unavailable\r\n{lines}\r\n".encode() + body
+
+
+def _reset(wire: asyncio.Transport) -> None:
+    """End a connection at once, on the other side too: the system is not left with what was never taken."""
+    connection = wire.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wire.abort()
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ Anthropic's:         {"type": "error", "error": {"type", "message"}, "request_id
 llama-server's:      {"error": {"code", "message", "type"}}
 """
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -60,6 +61,11 @@ def error_body(error: ServiceError, path: str) -> dict[str, Any]:
     return next(fitting, _openai)(error)
 
 
+def _has_gone(request: web.Request) -> bool:
+    """Has the client closed the connection? Then its handler ends as if that had been noticed first."""
+    return request.transport is None or request.transport.is_closing()
+
+
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn every error of a handler, and of aiohttp itself, into the error body of the path's dialect."""
@@ -71,9 +77,9 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
             raise
         told: ServiceError = HttpError(refused.status, str(refused.reason))
         headers = {key: value for key, value in refused.headers.items() if key.lower() in {"allow", "retry-after"}}
-    except ConnectionError:  # the client has gone
-        raise
     except Exception as error:  # the border: logged, and answered without the traceback
+        if isinstance(error, ConnectionError) and _has_gone(request):
+            raise asyncio.CancelledError from error
         told = mapped(error)
         headers = told.headers
     return web.json_response(error_body(told, request.path), status=told.status, headers=headers)

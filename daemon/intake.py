@@ -260,8 +260,8 @@ def conflict(*clashes: str) -> Conflict:
     """Ids that are taken by other bodies."""
     more = f" (and {len(clashes) - 1} more)" if len(clashes) > 1 else ""
     return Conflict(
-        f"signal {clashes[0]!r} is already recorded with another body{more}; nothing of this request was recorded. "
-        "Give a new signal an id of its own",
+        f"signal {clashes[0]!r} is already recorded with another body{more}; nothing of this request was "
+        "recorded. Give a new signal an id of its own",
         param="id",
         code="signal_conflict",
     )

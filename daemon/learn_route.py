@@ -1,7 +1,7 @@
 """`POST /learn`: what should have been said after something that was served, learned at once.
 
-- What comes before the reply is a turn's prompt, the first tokens that a slot holds, or a conversation: rendered as
-  completions are, and found among what the agent was served.
+- What comes before the reply is a turn's prompt, the first tokens that a slot holds, or a conversation, which is
+  rendered as completions are and found among what the agent was served.
 - The request is a correction, recorded like any other. Its `id` is the idempotency key: the same request again is
   the same lesson, and is answered with what became of it.
 - A refusal is an answer about the lesson. A lesson that has not ended in time is asked for again later, here or at
@@ -163,7 +163,7 @@ class LearnRoute:
             turn = None
         if turn is None or turn.agent != speaker.agent or turn.finish_reason is None:
             raise NotFound(
-                f"turn: {speaker.agent} has no turn {named!r} that has ended; give the id that X-Ridealong-Turn told",
+                f"turn: {speaker.agent} has no turn {named!r} that has ended; give what X-Ridealong-Turn told",
                 param="turn",
                 code="turn_unknown",
             )

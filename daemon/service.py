@@ -73,6 +73,7 @@ class _Parts:
     boarding: Boarding
     intake: Intake
     turns: Turns
+    asked: AskedLessons
     requests: OpenRequests
     app: web.Application
 
@@ -112,6 +113,7 @@ class Service:
                     yield url
                     await _drain(parts)
                 await parts.turns.settled()
+                await parts.asked.settled()
                 await parts.intake.settled()
                 await self.lane.close()
                 await parts.learner.settled()
@@ -171,7 +173,7 @@ class Service:
         endpoints = dialect_handlers(turns, prompts, model=model.name)
         app = application(routes, endpoints, others, settings=settings, keys=self._keys, requests=requests)
         app.add_routes([openapi.route(app)])
-        return _Parts(snapshots, learner, boarding, intake, turns, requests, app)
+        return _Parts(snapshots, learner, boarding, intake, turns, asked, requests, app)
 
     def _load(self) -> Lane:
         """Load the model; runs on the lane's thread."""

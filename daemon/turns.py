@@ -11,7 +11,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
@@ -28,6 +28,7 @@ from daemon.open_turn import OpenTurn, OwnLesson, Prompt, open_row
 from daemon.rides import Rides
 from daemon.speaker import Speaker
 from daemon.stables import Stable
+from daemon.unbroken import Unbroken
 from engine.constraint import Constraint
 from engine.errors import TurnRejected
 from engine.orders import LessonOrder, TurnOrder
@@ -79,7 +80,7 @@ class Turns:
         self._asked = asked
         self._end_tokens = end_tokens
         self._context_tokens = context_tokens
-        self._endings: set[asyncio.Future[None]] = set()
+        self._endings = Unbroken()
 
     @asynccontextmanager
     async def serve(
@@ -106,7 +107,7 @@ class Turns:
                 self._lane.let_go(turn.id)
             if not turn.recorded:
                 self._lane.cancel(turn.id)
-                await self._see_through(self._see_to_the_end(turn))
+                await self._endings.run(self._see_to_the_end(turn))
 
     async def finish(self, turn: OpenTurn, *, wait_seconds: float = 0.0) -> TurnLessons:
         """Record an ended turn; returns what became of its lessons.
@@ -122,14 +123,7 @@ class Turns:
 
     async def settled(self) -> None:
         """Return once every turn that was left has come to its end and is recorded."""
-        await asyncio.gather(*self._endings, return_exceptions=True)
-
-    async def _see_through(self, work: Coroutine[object, object, None]) -> None:
-        """Do what must be done, even if nobody waits for it any more."""
-        ending = asyncio.ensure_future(work)
-        self._endings.add(ending)
-        ending.add_done_callback(self._endings.discard)
-        await asyncio.shield(ending)
+        await self._endings.settled()
 
     async def _open(
         self, identity: str, speaker: Speaker, prompt: Prompt, limits: Limits, own: OwnLesson
@@ -143,7 +137,7 @@ class Turns:
                 await self._asked.take_labels(own.labels, private=speaker.private)
                 return await self._submit(row, speaker, prompt, limits, own)
         except BaseException:
-            await self._see_through(self._take_back(row, own.labels))
+            await self._endings.run(self._take_back(row, own.labels))
             raise
 
     async def _submit(

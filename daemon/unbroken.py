@@ -19,3 +19,7 @@ class Unbroken:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return await asyncio.shield(task)
+
+    async def settled(self) -> None:
+        """Return once all of it is done."""
+        await asyncio.gather(*self._work, return_exceptions=True)

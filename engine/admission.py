@@ -1,5 +1,7 @@
 """Whether a turn can be served as asked: what would fail on the lane is refused before it is queued."""
 
+from collections.abc import Iterable
+
 from engine.engine import Engine
 from engine.errors import TurnRejected
 from engine.orders import TurnOrder
@@ -11,7 +13,7 @@ def check_order(order: TurnOrder, engine: Engine) -> None:
     """Refuse a turn that the engine cannot serve as asked.
 
     Raises:
-        TurnRejected: the prompt is empty or leaves no room for a reply; the stable set or the slot asked for is
+        TurnRejected: the prompt is empty, leaves no room for a reply or has unknown tokens; the stable set or the slot asked for is
             not there; a token of logit_bias is not in the vocabulary; a sampling parameter is out of its range.
     """
     context = engine.settings.context_tokens
@@ -22,18 +24,21 @@ def check_order(order: TurnOrder, engine: Engine) -> None:
             f"the prompt has {len(order.tokens)} tokens; a slot's context holds {context} and a reply "
             f"needs at least one: send between 1 and {context - 1} tokens"
         )
+    _check_known("the prompt has", order.tokens, engine.model.vocabulary)
     if order.slot is not None and not 0 <= order.slot < len(engine.slots):
         raise TurnRejected(f"slot {order.slot} was asked for; this lane has slots 0 to {len(engine.slots) - 1}")
     _check_sampling(order, engine.model.vocabulary)
 
 
 def _check_sampling(order: TurnOrder, vocabulary: int) -> None:
-    unknown = next((token for token, _ in order.sampling.logit_bias if not 0 <= token < vocabulary), None)
-    if unknown is not None:
-        raise TurnRejected(
-            f"logit_bias names token {unknown}; this model has tokens 0 to {vocabulary - 1}: leave it out"
-        )
+    _check_known("logit_bias names", (token for token, _ in order.sampling.logit_bias), vocabulary)
     try:
         Sampler(order.sampling)
     except ValueError as error:  # transformers' own sentence names the parameter and its range
         raise TurnRejected(f"the tokens cannot be drawn as asked: {error}") from error
+
+
+def _check_known(what: str, tokens: Iterable[int], vocabulary: int) -> None:
+    unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
+    if unknown is not None:
+        raise TurnRejected(f"{what} token {unknown}; this model has tokens 0 to {vocabulary - 1}: leave it out")

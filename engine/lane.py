@@ -84,7 +84,7 @@ class Lane:
         return self._walking is not None or bool(self._lessons)
 
     def wait_seconds(self) -> float:
-        """How long until a lesson's next segment may run, if the serving goes on as it is; 0 if none waits for it."""
+        """How long until a lesson's next segment may run, if the serving goes on as it is; 0 if none waits."""
         return self.duty.wait_seconds(self._clock(), serving=bool(self._live)) if self.learning else 0.0
 
     def submit(self, order: TurnOrder, lessons: Sequence[LessonOrder] = ()) -> None:

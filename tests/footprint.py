@@ -1,4 +1,4 @@
-"""What a process holds: threads, open files, tasks, live tensors, resident memory; and how long a soak lasts."""
+"""What a process holds: threads, open files, tasks, tensors, objects, memory; and how long a soak lasts."""
 
 import asyncio
 import gc
@@ -19,8 +19,11 @@ ASKED_SECONDS = os.environ.get("SOAK_SECONDS")
 SOAK_SECONDS = float(ASKED_SECONDS or 2)
 
 MOST_GROWTH_MIB = 64
-"""What the resident set may grow by between a third of a soak and its end: the allocator's own unrest. A leak of
-one hidden state of the bundled model for each token would come to more within the ten minutes."""
+"""What the resident set may grow by between a third of a soak and its end: the allocator's own unrest. One token's
+keys and values of the bundled model, kept with every token, would come to a gibibyte within the ten minutes."""
+
+MOST_NEW_OBJECTS = 1000
+"""What the collector may have more to look at: caches fill. Every turn of ten minutes leaving one would be more."""
 
 MOST_ROWS = 96
 """Most passes of a soak have so many rows at most."""
@@ -39,10 +42,11 @@ class Footprint:
     handles: int
     tasks: int
     tensors: int
+    objects: int
     resident_mib: int
 
     def grown_since(self, before: "Footprint") -> dict[str, tuple[int, int]]:
-        """What there is more of than before, the resident set aside: before and now, by name."""
+        """What there is more of than before, of all that can be counted to the last: before and now, by name."""
         names = ("threads", "handles", "tasks", "tensors")
         pairs = {name: (getattr(before, name), getattr(self, name)) for name in names}
         return {name: pair for name, pair in pairs.items() if pair[1] > pair[0]}
@@ -51,11 +55,13 @@ class Footprint:
 def footprint() -> Footprint:
     """Take it now, after a collection. Threads are the operating system's, torch's own included."""
     gc.collect()
+    objects = gc.get_objects()
     return Footprint(
         threads=len(list((_PROCESS / "task").iterdir())),
         handles=len(os.listdir(_PROCESS / "fd")),  # noqa: PTH208 - iterdir may hold a handle more of its own
         tasks=_tasks(),
-        tensors=sum(issubclass(type(each), Tensor) for each in gc.get_objects()),
+        tensors=sum(issubclass(type(each), Tensor) for each in objects),
+        objects=len(objects),
         resident_mib=resident_bytes() >> 20,
     )
 

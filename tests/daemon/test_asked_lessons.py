@@ -271,13 +271,17 @@ async def test_a_conversation_that_was_not_served_is_refused_where_it_differs(ru
 CALL = {"id": "c1", "type": "function", "function": {"name": "ring", "arguments": '{"bell": "great"}'}}
 
 
-async def test_a_call_is_learned_where_the_template_writes_calls(with_tools: Running, running: Running) -> None:
+async def test_a_call_is_learned_where_the_template_writes_calls(with_tools: Running) -> None:
     learn = {"messages": [*HELLO, {"role": "assistant", "content": None, "tool_calls": [CALL]}]}
     answer = await with_tools.ask("hello there", learn=learn)
     assert answer["learn"]["status"] == "learned", answer["learn"]
     assert await learned_text(with_tools) == (
         '<tool_call>{"name": "ring", "arguments": {"bell": "great"}}</tool_call><|im_end|>'
     )
+
+
+async def test_a_call_that_the_template_leaves_out_is_refused(running: Running) -> None:
+    learn = {"messages": [*HELLO, {"role": "assistant", "content": None, "tool_calls": [CALL]}]}
     answer = await running.ask("hello there", learn=learn)
     assert answer["learn"]["refusal"]["code"] == "tool_call_reply"
 

@@ -2,16 +2,24 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from engine.duty import DutyMeter
+from engine.engine import EngineSettings
 from tests.daemon.conftest import AGENT, Running, Start
 from tests.daemon.steps import one_by_one
 from tests.daemon.test_learning import corrected, go_on
 
+LONG = "hello " * 60
 BOB = {"X-Ridealong-Agent": "bob"}
+
+
+def prefill_by(monkeypatch: pytest.MonkeyPatch, *, rows: int) -> None:
+    """Have prompts be served so many rows at a time."""
+    monkeypatch.setattr("daemon.service.EngineSettings", partial(EngineSettings, ubatch_rows=rows))
 
 
 def asking(running: Running, text: str, *, stream: bool) -> "asyncio.Task[Any]":
@@ -47,11 +55,12 @@ async def finish_reasons(running: Running) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("text", "step"), [("hello " * 200, 2), ("hello", 2), ("hello", 9)])
+@pytest.mark.parametrize(("text", "step"), [(LONG, 2), ("hello", 2), ("hello", 9)])
 async def test_in_prefill_or_decode_the_slot_is_free_after_the_step_in_hand(
     start: Start, monkeypatch: pytest.MonkeyPatch, text: str, step: int, stream: bool
 ) -> None:
-    async with start(slots=1, ctx=512) as running:
+    prefill_by(monkeypatch, rows=32)
+    async with start(slots=1) as running:
         with one_by_one(monkeypatch) as steps:
             client = asking(running, text, stream=stream)
             steps.allow(step - 1)
@@ -66,20 +75,13 @@ async def test_in_prefill_or_decode_the_slot_is_free_after_the_step_in_hand(
         assert await finish_reasons(running) == ["cancelled", "length"]
 
 
-async def test_a_prompt_that_is_left_in_prefill_is_not_read_to_its_end(
+async def test_the_long_prompt_above_is_still_in_prefill_at_its_second_step(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the case of a long prompt above stands on: its second step is still prefill."""
-    async with start(slots=1, ctx=512) as running:
-        with one_by_one(monkeypatch) as steps:
-            client = asking(running, "hello " * 200, stream=False)
-            steps.allow()
-            await steps.at(2)
-            steps.go_on()
-            status, _ = await client
-        assert status == 200
-        prompt = (await running.get("/ledger", kind="turn"))["rows"][0]["body"]["prompt_token_count"]
-        assert prompt > await running.service.lane.call(lambda lane: lane.engine.settings.ubatch_rows)
+    prefill_by(monkeypatch, rows=32)
+    async with start(slots=1) as running:
+        told = await running.ask(LONG)
+        assert told["usage"]["prompt_tokens"] > 2 * 32
 
 
 @pytest.mark.parametrize("stream", [False, True])

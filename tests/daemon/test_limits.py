@@ -57,8 +57,8 @@ async def test_of_many_at_once_those_get_in_that_there_is_room_for(
     async with start(slots=1, queue=2) as running:
         with one_by_one(monkeypatch) as steps:
             asked = [asyncio.create_task(running.ask(str(i))) for i in range(8)]
+            await running.until(having(lambda: running.service.lane.live_turns == 3))
             await running.until(having(lambda: sum(task.done() for task in asked) == 5))
-            assert running.service.lane.live_turns == 3
             steps.go_on()
             statuses = [answer["status"] for answer in await asyncio.gather(*asked)]
         assert sorted(statuses) == [200] * 3 + [429] * 5

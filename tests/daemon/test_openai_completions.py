@@ -88,21 +88,22 @@ async def test_a_turn_without_messages_is_learned_from_like_any_other(running: R
         turn = answer.headers["X-Ridealong-Turn"]
     assert (await running.store.read(turn_of, turn)).messages == []
     action = await running.signal("action", turn=turn)
+    correction = await running.signal("correction", turn=turn, reply="the lighthouse")
     of_reply = await running.signal("engram", turn=turn, origin="self", quote="harbour")
     async with running.http.post(running.url + PATH, json=RAW | {"learn": {"wait": 20}}, headers=WHO) as answer:
         lessons = (await answer.json())["learn"]["lessons"]
     assert {(lesson["kind"], lesson["status"]) for lesson in lessons} == {
         ("action", "learned"),
         ("engram", "learned"),
+        ("correction", "learned"),
     }
-    for signal in (action, of_reply):
+    for signal in (action, correction, of_reply):
         assert (await running.fate(signal["id"], "learned"))["refusal"] is None
 
 
 @pytest.mark.parametrize(
     ("kind", "fields", "code"),
     [
-        ("correction", {"reply": "the harbour"}, "template_not_prefix_stable"),
         ("engram", {"origin": "human", "quote": "hello there"}, "span_not_found"),
         ("engram", {"origin": "human", "message": 1}, "span_not_found"),
     ],

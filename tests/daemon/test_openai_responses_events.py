@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from daemon.dialects.answer import Delta
+from daemon.dialects.openai_responses_output import Output
+from daemon.reply_format import Content, Reasoning
+from daemon.token_text import Logprob
 from tests.daemon.conftest import Running
 from tests.daemon.scripted import Says
 
@@ -243,6 +247,13 @@ async def test_log_probabilities_are_those_of_the_text(with_tools: Running, says
     deltas = [event["data"] for event in events if event["event"] == "response.output_text.delta"]
     assert normal([token for delta in deltas for token in delta["logprobs"]]) == normal(told["logprobs"])
     assert normal(done[0]["logprobs"]) == normal(told["logprobs"])
+
+
+def test_the_tokens_of_a_tag_before_the_text_are_not_the_texts() -> None:
+    tokens = tuple(Logprob(0, text, text.encode(), -1.0) for text in ("</think>", "\n", "üü"))
+    deltas = [Delta(0, (Reasoning("hm"),)), Delta(0, (Content("üü"),), tokens)]
+    _, said = Output.whole("turn-1", deltas, "stop").items
+    assert [token["token"] for token in said["content"][0]["logprobs"]] == ["üü"]
 
 
 async def test_a_stream_that_fails_ends_so_and_has_no_learn(

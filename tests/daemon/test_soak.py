@@ -24,11 +24,11 @@ from tests.daemon.soak_agent import Agent
 from tests.footprint import (
     ASKED_SECONDS,
     MOST_GROWTH_MIB,
+    MOST_NEW_OBJECTS,
     SOAK_SECONDS,
     Footprint,
     footprint,
     footprints_line,
-    make_kernels,
     make_kernels,
     tell,
 )
@@ -52,6 +52,7 @@ async def test_nothing_piles_up_while_agents_chat_and_hang_up(start: Start, mode
         turns = await running.store.read(_turns)
         _tell(turns, states, warm, third, end)
         assert not end.grown_since(warm)
+        assert end.objects - third.objects <= MOST_NEW_OBJECTS
         assert end.resident_mib - third.resident_mib <= MOST_GROWTH_MIB
         assert states.keys() <= SETTLED
         assert min(states["learned"], states["refused"], turns["cancelled"]) > 0

@@ -100,6 +100,15 @@ def test_sampling_that_cannot_be_done_is_rejected_before_the_turn_is_queued(
     assert not lane.serving
 
 
+@pytest.mark.parametrize("unknown", [VOCABULARY, -1])
+def test_a_prompt_with_a_token_that_the_model_has_not_is_rejected_before_the_turn_is_queued(
+    lane: Lane, unknown: int
+) -> None:
+    with pytest.raises(TurnRejected, match=f"the prompt has token {unknown}"):
+        lane.submit(turn("a", [3, unknown, 4]))
+    assert not lane.serving
+
+
 def held(lane: Lane, name: str, tokens: list[int], *, slot: int = 0) -> None:
     """Serve a turn to its end whose slot stays on hold."""
     lane.submit(replace(turn(name, tokens, slot=slot), hold=True))
