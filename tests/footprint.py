@@ -23,10 +23,7 @@ MOST_GROWTH_MIB = 64
 keys and values of the bundled model, kept with every token, would come to a gibibyte within the ten minutes."""
 
 MOST_NEW_OBJECTS = 1000
-"""What the collector may have more to look at: caches fill. Every turn of ten minutes leaving one would be more."""
-
-MOST_ROWS = 96
-"""Most passes of a soak have so many rows at most."""
+"""What the collector may have more to look at: caches fill. One for each turn of ten minutes would be more."""
 
 MOST_ROWS = 96
 """Most passes of a soak have so many rows at most."""
@@ -64,16 +61,6 @@ def footprint() -> Footprint:
         objects=len(objects),
         resident_mib=resident_bytes() >> 20,
     )
-
-
-def make_kernels(model: nn.Module) -> None:
-    """Have oneDNN make the kernels that a soak needs: it makes one for every shape of a packed product, when it
-    first comes, and keeps it.
-    """
-    packs = [module for module in model.modules() if isinstance(module, PackedLinear)]
-    for pack in {(pack.in_features, pack.out_features): pack for pack in packs}.values():
-        for rows in range(1, MOST_ROWS + 1):
-            pack(torch.zeros(1, rows, pack.in_features, requires_grad=True)).sum().backward()
 
 
 def make_kernels(model: nn.Module) -> None:

@@ -326,6 +326,27 @@ async def test_a_turn_with_labels_is_one_row_of_the_ledger_and_read_as_any_other
     assert (await running.get("/ledger/verify"))["why"] is None
 
 
+async def test_a_turn_with_labels_is_as_unknown_as_any_other_until_it_has_ended(running: Running) -> None:
+    body = {
+        "model": "tiny-chat",
+        "messages": HELLO,
+        "max_tokens": 200,
+        "temperature": 1.5,
+        "seed": 2,
+        "stream": True,
+    }
+    body |= {"learn": {"labels": [{"message": 0}]}}
+    async with running.http.post(f"{running.url}/v1/chat/completions", json=body, headers=WHO) as answer:
+        turn = answer.headers["X-Ridealong-Turn"]
+        early = await running.signal("correction", turn=turn, reply=REPLY)
+        status, _ = await running.post("/learn", {"turn": turn, "reply": REPLY}, **WHO)
+        assert not (await running.get("/ledger", kind="turn"))["rows"], "it had ended by then"
+        await answer.read()
+    assert early["refusal"]["code"] == "turn_unknown"
+    assert status == 404
+    assert (await running.signal("correction", turn=turn, reply=REPLY))["state"] == "planned"
+
+
 async def test_other_lessons_ride_beside_and_are_in_the_list(running: Running) -> None:
     first = await running.ask("hello")
     action = await running.signal("action", turn=first["turn"])

@@ -51,7 +51,7 @@ def test_an_unknown_key_is_refused_and_the_known_ones_named(tmp_path: Path) -> N
     [
         (("--slots", "0"), "--slots '0'"),
         (("--slots", "many"), "--slots 'many'"),
-        (("--host", "0.0.0.0"), "loopback"),
+        (("--host", "0.0.0.0"), "loopback only: give keys with --api-key-file FILE or RIDEALONG_API_KEY"),
         (("--host", "example.org"), "loopback"),
         (("--untrusted", "martians"), "--untrusted"),
         (("--config", "no-such-file.toml"), "no-such-file.toml"),
@@ -60,6 +60,20 @@ def test_an_unknown_key_is_refused_and_the_known_ones_named(tmp_path: Path) -> N
 def test_a_value_that_is_not_allowed_is_named_with_what_is(given: tuple[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_settings(flags(*given), {})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])
+def test_with_keys_a_lane_may_listen_on_other_addresses_than_loopback(host: str) -> None:
+    assert read_settings(flags("--host", host), {"RIDEALONG_API_KEY": "k" * 16}).host == host
+    assert read_settings(flags("--host", host, "--api-key-file", "keys"), {}).host == host
+
+
+def test_a_key_that_cannot_be_used_is_not_printed(tmp_path: Path) -> None:
+    file = tmp_path / "lane.toml"
+    file.write_text("api_key = 12345678901234567890\n")
+    with pytest.raises(ConfigError, match="--api-key: ") as refused:
+        read_settings(flags("--config", str(file)), {})
+    assert "12345678901234567890" not in str(refused.value)
 
 
 def test_the_data_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

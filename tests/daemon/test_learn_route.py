@@ -147,7 +147,9 @@ async def test_who_may_not_learn_is_told_so(
     assert (await running.get("/ledger", kind="refusal"))["rows"][-1]["code"] == code
 
 
-@pytest.mark.parametrize("body", [{"turn": "turn-none"}, {"id_slot": 1, "n_prefix": 4}])
+@pytest.mark.parametrize(
+    "body", [{"turn": "turn-none"}, {"id_slot": 0, "n_prefix": 4}, {"id_slot": 1, "n_prefix": 4}]
+)
 async def test_what_is_about_no_turn_of_the_agents_is_not_found(running: Running, body: dict[str, Any]) -> None:
     await running.ask("hello", who={"X-Ridealong-Agent": "bob"})
     status, told = await learn(running, body | {"reply": REPLY})
@@ -275,7 +277,7 @@ async def test_a_lesson_that_a_restart_came_between_waits_for_its_prefix_and_is_
     async with start() as running:
         status, told = await learn(running, body)
         assert (status, told["status"]) == (202, "waiting")
-        await running.ask("who lit it?", learn={"wait": 20})
+        await running.ask("who lit it?", who={"X-Ridealong-Agent": "bob"})
         status, told = await learn(running, body)
         assert (status, told["status"], told["step"]) == (200, "learned", 1)
         (step,) = await running.store.read(last_steps, agent=AGENT, limit=9)

@@ -67,7 +67,7 @@ class _Soak:
         self.model = ""
         self._running = running
         self._agents: list[Agent] = []
-        self._own_tasks = len(asyncio.all_tasks())
+        self._own_tasks = asyncio.all_tasks()
 
     async def run(self) -> list[Footprint]:
         """Warm up until every agent has learned, then chat for as long as is asked."""
@@ -75,7 +75,6 @@ class _Soak:
             self.model = (await answer.json())["data"][0]["id"]
         self._agents = [Agent(name, url=self._running.url, model=self.model) for name in NAMES]
         await self._fill_pools()
-        await self._running.service.lane.call(lambda lane: make_kernels(lane.engine.model.model))
         await self._running.service.lane.call(lambda lane: make_kernels(lane.engine.model.model))
         warm = await self._chat(self._all_have_learned)
         started = time.perf_counter()
@@ -94,14 +93,15 @@ class _Soak:
         return await self._rest()
 
     async def _rest(self) -> Footprint:
-        """Wait until nothing goes on; what is left then is what there is too much of."""
+        """Wait until nothing goes on but what went on before the first client came."""
 
         async def quiet() -> bool:
             busy = await self._running.service.lane.call(lambda lane: lane.serving or lane.learning)
-            return not busy and len(asyncio.all_tasks()) <= self._own_tasks
+            return not busy and asyncio.all_tasks() <= self._own_tasks
 
         with contextlib.suppress(TimeoutError):
             await self._running.until(quiet)
+        assert not (left := asyncio.all_tasks() - self._own_tasks), f"tasks that do not end: {left}"
         assert self._running.service._parts is not None
         await self._running.service._parts.learner.settled()
         return footprint()

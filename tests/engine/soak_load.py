@@ -26,6 +26,9 @@ from tests.engine.soak_lessons import REFUSALS, lesson_on, reply_lesson
 MOST_WAITING = 3
 """Lessons that wait or walk, at most: one nearly always walks, and few grow so old that their prefix is gone."""
 
+END_TOKEN_EVERY = 40
+"""One token in so many ends a reply: some end before their time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -37,7 +40,6 @@ class Shape:
     reply: int
     stables: tuple[str, ...]
     shadows: tuple[str, ...]
-    end_tokens: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Load:
         self._shape = shape
         self._learning = learning
         self._slots = lane.engine.slots
+        self._end_tokens = frozenset(range(0, shape.vocabulary, END_TOKEN_EVERY))
         self._live: dict[int, _Live] = {}
         self._turns: Counter[int] = Counter()
         self._lessons: dict[str, int | None] = {}
@@ -149,7 +152,7 @@ class Load:
             tokens=(*slot.tokens[:kept], *self._new_tokens(chance)),
             max_tokens=chance.randint(1, shape.reply),
             sampling=Sampling(temperature=chance.choice([0.0, 0.8]), seed=chance.randrange(1000)),
-            end_tokens=shape.end_tokens,
+            end_tokens=self._end_tokens,
             stable=shape.stables[slot.index],
             slot=slot.index,
         )

@@ -35,7 +35,6 @@ from tests.footprint import (
     footprint,
     footprints_line,
     make_kernels,
-    make_kernels,
     tell,
 )
 
@@ -94,7 +93,6 @@ def _soak(load: Load) -> list[Part]:
     """Warm up until every shadow has learned, then serve for as long as is asked; rest after each part."""
     for shadow in sorted(set(SHADOWS)):
         load.lane.engine.add_shadow(shadow, seed=7)
-    make_kernels(load.lane.engine.model.model)
     make_kernels(load.lane.engine.model.model)
     shadows = load.lane.engine.shadows.values()
     warm = _serve_until(load, lambda: load.ticks >= WARM_TICKS and all(shadow.steps for shadow in shadows))
