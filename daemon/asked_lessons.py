@@ -42,12 +42,12 @@ class AskedLessons:
 
     async def learn_of_turn(self, correction: Correction, *, private: bool, wait_seconds: float) -> Fate:
         """Have what a recorded turn's reply should have been learned at once; wait at most so long for its end."""
+        taking = self._intake.take_own(correction, private=private)
         try:
-            await self._begun.run(self._begin(correction, self._intake.take_own(correction, private=private)))
-            return await self.fate(correction.id, wait_seconds=wait_seconds)
+            await self._begun.run(self._begin(correction, taking, turn=correction.turn))
         except Exception:  # learning's border: the turn has been served
-            logger.exception("the lesson of signal %s could not be begun", correction.id)
-            return _not_recorded(correction)
+            logger.exception("signal %s could not be taken", correction.id)
+        return await self.fate_in_turn(correction, wait_seconds=wait_seconds)
 
     async def learn(self, correction: Correction, *, private: bool, sent: str, wait_seconds: float) -> Fate:
         """Have a reply learned at once; wait at most so long for its end. `sent` is the request's fingerprint.
@@ -75,7 +75,10 @@ class AskedLessons:
 
     async def take_labels(self, labels: Labels, *, private: bool) -> None:
         """Plan the lesson of labels on a turn that is open, for its own turn to take along."""
-        await self._intake.take_own(labels, private=private)
+        try:
+            await self._intake.take_own(labels, private=private)
+        except Exception:  # learning's border: the turn is served without it
+            logger.exception("signal %s could not be taken", labels.id)
 
     async def give_up(self, labels: Labels) -> None:
         """Refuse what labels ask for if its lesson has not begun: their turn was not served to its end."""
@@ -87,6 +90,14 @@ class AskedLessons:
             )
             await self._learner.refuse_waiting(made, Refusal(code=RefusalCode.CANCELLED, message=message))
 
+    async def fate_in_turn(self, own: Correction | Labels, *, wait_seconds: float) -> Fate:
+        """What became of what a turn's own request asks for, as `fate` tells it."""
+        try:
+            return await self.fate(own.id, wait_seconds=wait_seconds)
+        except Exception:  # learning's border: the turn has been served
+            logger.exception("what became of signal %s is not known", own.id)
+            return _not_recorded(own)
+
     async def fate(self, signal: str, *, wait_seconds: float = 0.0) -> Fate:
         """What became of what a signal asks for; while the lane has its lesson, wait for it at most so long."""
         ended = await self._rides.ended(signal, wait_seconds=wait_seconds)
@@ -94,15 +105,15 @@ class AskedLessons:
             return ended
         return await self._store.read(kept_fate, signal, riding=self._rides.is_riding(signal))
 
-    async def _begin(self, correction: Correction, taking: Awaitable[object]) -> None:
+    async def _begin(self, correction: Correction, taking: Awaitable[object], *, turn: str | None = None) -> None:
         with self._rides.claimed(correction.id):
             await taking
-            await self._boarding.start(correction.id)
+            await self._boarding.start(correction.id, turn=turn)
 
 
-def _not_recorded(correction: Correction) -> Fate:
+def _not_recorded(own: Correction | Labels) -> Fate:
     message = (
         "The lesson could not be recorded; the service's log says why. Send it again as a signal of its turn."
     )
     refusal = Refusal(code=RefusalCode.CANCELLED, message=message)
-    return Fate(None, correction.kind, (correction.id,), "refused", refused_facts(refusal))
+    return Fate(None, own.kind, (own.id,), "refused", refused_facts(refusal))

@@ -71,11 +71,11 @@ class Boarding:
         self._rides.board(turn, riders)
         return [rider.order(shadow, rides=turn) for rider in riders]
 
-    async def start(self, signal: str) -> None:
-        """Have the lane learn what a signal asks for now, on the slot that holds its prefix; else it waits on."""
+    async def start(self, signal: str, *, turn: str | None = None) -> None:
+        """Have the lane learn now what a signal asks for, on the turn's slot if it is held; else it waits on."""
         pending = self._rides.made_by(signal)
         if pending is not None:
-            await self._start(pending)
+            await self._start(pending, turn=turn)
 
     async def fill_gaps(self) -> None:
         """Run waiting lessons whenever the lane has been idle for a while, for as long as the service runs."""
@@ -93,7 +93,7 @@ class Boarding:
         for pending in self._rides.waiting():
             await self._start(pending)
 
-    async def _start(self, pending: Pending) -> None:
+    async def _start(self, pending: Pending, *, turn: str | None = None) -> None:
         try:
             shadow = await self._adapters.shadow(pending.agent)
         except Exception:  # one agent's border: the others' lessons go on
@@ -101,7 +101,7 @@ class Boarding:
             return
         if self._may_ride(pending):
             pending.riding = True
-            self._lane.post(_learn(pending.order(shadow, rides=None)))
+            self._lane.post(_learn(pending.order(shadow, rides=turn)))
 
     def _for_turn(self, agent: str, context: str, own: str | None) -> list[Pending]:
         mine = None if own is None else self._rides.made_by(own)

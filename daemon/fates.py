@@ -56,7 +56,9 @@ def learn_json(turns: Iterable[TurnLessons]) -> dict[str, Any]:
     told = list(turns)
     learn: dict[str, Any] = {"lessons": [fate.as_json() for lessons in told for fate in lessons.all]}
     for own in (lessons.own for lessons in told if lessons.own is not None):
-        learn |= {"status": own.status, **{key: own.facts[key] for key in ("refusal",) if key in own.facts}}
+        learn["status"] = own.status
+        if own.status == "refused":
+            learn["refusal"] = own.facts["refusal"]
     return learn
 
 

@@ -14,12 +14,12 @@ import uuid
 from typing import Annotated, Any, Self
 
 from aiohttp import web
-from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from daemon.asked_lessons import AskedLessons
 from daemon.bodies import read_as
 from daemon.dialects.asked import Asked, Conversation
-from daemon.dialects.learn import MAX_LEARN_WAIT_SECONDS, Messages, ReplyText, split_reply
+from daemon.dialects.learn import MAX_LEARN_WAIT_SECONDS, Messages, ReplyText, reply_of, split_reply
 from daemon.dialects.openai_messages import ChatMessage
 from daemon.dialects.openai_tools import ChatTool
 from daemon.dialects.prompts import Prompts
@@ -55,7 +55,13 @@ def _as_message(reply: object) -> object:
     return {"role": "assistant", **reply} if isinstance(reply, dict) else reply
 
 
-Reply = Annotated[ReplyText | ChatMessage, BeforeValidator(_as_message)]
+def _kind(reply: object) -> str:
+    return "text" if isinstance(reply, str) else "message"
+
+
+_Text = Annotated[ReplyText, Tag("text")]
+_Message = Annotated[ChatMessage, Tag("message")]
+Reply = Annotated[_Text | _Message, Discriminator(_kind), BeforeValidator(_as_message)]
 
 _WAYS = ("turn", "id_slot", "messages")
 
@@ -102,12 +108,7 @@ class LearnRequest(GivenOnly):
         """The reply, where it is given by itself and not in tokens."""
         if not isinstance(self.reply, ChatMessage):
             return self.reply
-        message = self.reply.for_template()
-        return ReplyMessage(
-            content=message.content,
-            tool_calls=message.tool_calls,
-            reasoning_content=message.reasoning_content,
-        )
+        return reply_of(self.reply.for_template())
 
     def fingerprint(self, speaker: Speaker) -> str:
         """What tells this request from another of the same id. How long it waits is no part of it."""

@@ -19,6 +19,7 @@ from daemon.dialects.llama_text import ApplyTemplateRequest, DetokenizeRequest, 
 from daemon.dialects.openai_chat import ChatRequest
 from daemon.dialects.openai_completions import CompletionRequest
 from daemon.dialects.openai_responses_request import ResponsesRequest
+from daemon.learn_route import LearnRequest
 from daemon.ledger_json import FILTERS
 from daemon.lora_routes import LoadRequest, ScaleRequest, UnloadRequest
 from daemon.routes import ExportRequest, RollbackRequest
@@ -62,6 +63,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/slots"): Operation("What each slot holds"),
     ("GET", "/metrics"): Operation("Metrics for Prometheus", answers=(TEXT,)),
     ("GET", "/openapi.json"): Operation("This document"),
+    ("POST", "/learn"): Operation("Learn what a reply should have been", LearnRequest, speaks=True),
     ("POST", "/signals"): Operation("One signal, or a list of them", Signal | list[Signal], speaks=True),
     ("GET", "/signals/{id}"): Operation("What became of a signal"),
     ("GET", "/ledger"): Operation("A page of the ledger", query=FILTERS, answers=(JSON, NDJSON)),

@@ -174,7 +174,7 @@ class Turns:
         if correction is not None:
             private = turn.speaker.private
             return await self._asked.learn_of_turn(correction, private=private, wait_seconds=wait_seconds)
-        return None if labels is None else await self._asked.fate(labels.id, wait_seconds=wait_seconds)
+        return None if labels is None else await self._asked.fate_in_turn(labels, wait_seconds=wait_seconds)
 
     def _order(self, turn: str, stable: Stable, prompt: Prompt, limits: Limits) -> TurnOrder:
         room = self._context_tokens - len(prompt.tokens)

@@ -288,7 +288,8 @@ class Lane:
         unserved = {order.id for order, _ in self._queue} | {
             turn for turn, live in self._live.items() if live.prompt_left and live.slot.index not in finishing
         }
-        served = {turn: live.slot for turn, live in self._live.items()}
+        served = {turn: slot for turn, slot in self._holds.items() if slot is not None}
+        served |= {turn: live.slot for turn, live in self._live.items()}
         for order, found in self._lessons.ready(Boarding(rows, self.engine.slots, served, unserved)):
             if isinstance(found, Slot):
                 return order, found

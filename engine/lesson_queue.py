@@ -19,7 +19,7 @@ from engine.slots import Slot, common_prefix
 
 @dataclass(frozen=True, slots=True)
 class Boarding:
-    """What a batch in hand offers: its rows, the slots of live turns, and the turns that have no slot yet."""
+    """What a batch in hand offers: its rows, the slots of live and held turns, and the turns still without one."""
 
     rows: tuple[Row, ...]
     slots: Sequence[Slot]

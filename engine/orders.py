@@ -39,7 +39,8 @@ class TurnOrder:
 class LessonOrder:
     """One lesson to learn: the prefix it needs, token by token, and its run.
 
-    `rides` names the turn that carries it; without one it runs in a gap, on whichever slot holds the prefix.
+    `rides` names the turn that carries it, live or on hold; without one it runs in a gap, on whichever slot holds
+    the prefix.
     `lr` is the learning rate of its step, if not the shadow's own.
     """
 

@@ -107,10 +107,14 @@ def split_reply(messages: Messages) -> tuple[tuple[Message, ...], ReplyMessage]:
         raise ValueError(
             f"messages ends in a message of role {last.role}; the last one is the reply, an assistant's"
         )
-    reply = ReplyMessage(
-        content=last.content, tool_calls=last.tool_calls, reasoning_content=last.reasoning_content
+    return tuple(before), reply_of(last)
+
+
+def reply_of(message: Message) -> ReplyMessage:
+    """An assistant's message as a reply."""
+    return ReplyMessage(
+        content=message.content, tool_calls=message.tool_calls, reasoning_content=message.reasoning_content
     )
-    return tuple(before), reply
 
 
 def _correction(

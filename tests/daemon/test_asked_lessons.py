@@ -9,6 +9,8 @@ from daemon.lane_thread import LaneThread
 from daemon.rides import Pending
 from engine.orders import LessonEnded, LessonStarted
 from engine.walk import LessonLearned
+from store import signals
+from store.errors import StorageFailed
 from store.steps import last_steps
 from store.turns import turn_of
 from tests.daemon.conftest import AGENT, Running, Start
@@ -308,6 +310,31 @@ async def test_labels_ride_the_prefill_of_their_own_turn(running: Running) -> No
         if row["body"].get("state") == "riding"
     ]
     assert rides == [answer["turn"]]
+
+
+async def test_labels_of_an_earlier_turn_ride_the_next(running: Running) -> None:
+    turn = await running.ask("the harbour master is called Oona")
+    labels = [{"message": 0, "start": 28, "end": 32}, {"message": 0, "start": 4, "end": 11}]
+    told = await running.signal("labels", turn=turn["turn"], labels=labels)
+    assert told["state"] == "planned"
+    history = conversation("the harbour master is called Oona", "so")
+    answer = await running.ask("really?", history=history, learn={"wait": 20})
+    assert [lesson["signals"] for lesson in answer["learn"]["lessons"]] == [[told["id"]]]
+    assert (await learned_text(running)).count("...") > 1
+
+
+async def test_a_lesson_that_cannot_be_recorded_does_not_fail_its_turn(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise StorageFailed("the disk is full")
+
+    monkeypatch.setattr(signals, "put_signals", full)
+    for learn in ({"reply": REPLY}, {"labels": [{"message": 0}]}):
+        answer = await running.ask("hello", learn=learn)
+        assert answer["status"] == 200
+        assert answer["learn"]["refusal"]["code"] == "cancelled"
+        assert await busy(running) == [False, False]
 
 
 async def test_a_turn_with_labels_is_one_row_of_the_ledger_and_read_as_any_other(running: Running) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from daemon.bodies import parse_json
+from daemon.errors import BadRequest
 from tests.daemon.conftest import Running, Start
 from tests.daemon.test_error_answers import KEYS, keys_of
 from tests.daemon.test_limits import wire
@@ -109,6 +111,14 @@ async def test_a_bad_body_is_an_error_of_its_dialect_within_a_second(running: Ru
         assert time.monotonic() - begun < SECONDS, name
         assert len(told["error"]["message"]) < 1000, name
     assert (await running.post(route.path, route.body))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "data", [b"NaN", b'{"a": [-Infinity]}', b"1" + b"0" * 5000, b"[" * 100_000, b"\xff", b"", b"{'a': 1}", b"1 2"]
+)
+def test_what_the_standard_does_not_call_json_is_refused(data: bytes) -> None:
+    with pytest.raises(BadRequest, match="not JSON"):
+        parse_json(data)
 
 
 NUMBERS = {

@@ -140,6 +140,20 @@ def test_a_lesson_that_rides_no_turn_starts_on_a_held_slot(lane: Lane) -> None:
     assert lane.engine.slots[1].busy, "it is let go by whoever held it, not by the lesson"
 
 
+def test_a_lesson_that_rides_a_held_turn_starts_on_its_slot_though_another_holds_its_prefix(
+    lane: Lane,
+) -> None:
+    prompt = random_tokens(20)
+    lane.submit(turn("other", prompt, slot=0))
+    drain(lane)
+    held(lane, "a", prompt, slot=1)
+    lane.learn(replace(lesson("l", [*prompt, 7, 8, 9], len(prompt)), rides="a"))
+    events = drain(lane)
+    started = next(event for event in events if isinstance(event, LessonStarted))
+    assert (started.slot, started.turn) == (1, "a")
+    assert isinstance(outcomes(events)["l"], LessonLearned)
+
+
 def test_a_lesson_on_a_held_slot_is_learned_though_a_turn_waits_for_the_slot(lane: Lane) -> None:
     prompt = random_tokens(20)
     held(lane, "a", prompt)
