@@ -13,8 +13,8 @@ def check_order(order: TurnOrder, engine: Engine) -> None:
     """Refuse a turn that the engine cannot serve as asked.
 
     Raises:
-        TurnRejected: the prompt is empty, leaves no room for a reply or has unknown tokens; the stable set or the slot asked for is
-            not there; a token of logit_bias is not in the vocabulary; a sampling parameter is out of its range.
+        TurnRejected: the prompt is empty, leaves no room for a reply or has unknown tokens; the stable set or the
+            slot asked for is not there; logit_bias has unknown tokens; a sampling parameter is out of its range.
     """
     context = engine.settings.context_tokens
     if order.stable != BASE and order.stable not in engine.bank:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from daemon.adapters import AgentAdapters
 from daemon.lane_thread import LaneThread
 from daemon.rides import Pending
 from engine.orders import LessonEnded, LessonStarted
@@ -179,6 +180,31 @@ async def test_a_client_that_leaves_while_its_lesson_walks_frees_the_slot_and_is
         go_on.set()
         (signal,) = {row["subject"] for row in (await running.get("/ledger", kind="signal"))["rows"]}
         assert (await running.fate(signal, "learned"))["step"] == 1
+
+
+async def test_a_client_that_leaves_before_its_lesson_begins_has_it_learned_all_the_same(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shadow, reached, go_on = AgentAdapters.shadow, asyncio.Event(), asyncio.Event()
+
+    async def waiting(adapters: AgentAdapters, agent: str) -> str:
+        reached.set()
+        await go_on.wait()
+        return await shadow(adapters, agent)
+
+    monkeypatch.setattr(AgentAdapters, "shadow", waiting)
+    asking = asyncio.create_task(running.ask("hello", learn={"reply": REPLY}))
+    await asyncio.wait_for(reached.wait(), 20)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+
+    async def free() -> bool:
+        return await busy(running) == [False, False]
+
+    await running.until(free)
+    go_on.set()
+    (signal,) = {row["subject"] for row in (await running.get("/ledger", kind="signal"))["rows"]}
+    assert (await running.fate(signal, "learned"))["step"] == 1
 
 
 async def test_a_refused_lesson_does_not_fail_its_turn(start: Start) -> None:

@@ -19,10 +19,11 @@ from store.database import Database
 from store.ledger import Filter
 from store.tables import LessonTable
 from store.words import LedgerKind, LessonState
-from tests.daemon.conftest import Start
+from tests.daemon.conftest import Running, Start
 from tests.daemon.steps import one_by_one
 from tests.daemon.test_crash import WAIT_SECONDS, Agent, check_books, rides, rows_of, wait_for
 from tests.daemon.test_disconnects import asking, having
+from tests.daemon.test_learning import corrected, go_on
 
 Serve = Callable[..., AbstractContextManager[Child]]
 
@@ -86,6 +87,15 @@ async def test_what_is_still_open_after_a_while_is_cut_off_and_recorded(
             await client
         rows = await running.store.read(turn_reasons)
     assert rows == ["cancelled"]
+
+
+async def test_once_it_stops_no_lesson_rides_any_more(running: Running) -> None:
+    _, correction = await corrected(running)
+    parts = running.service._parts
+    assert parts is not None
+    parts.boarding.close()
+    assert (await go_on(running))["learn"]["lessons"] == []
+    assert (await running.get(f"/signals/{correction['id']}"))["state"] == "planned"
 
 
 def turn_reasons(session: Session) -> list[str]:

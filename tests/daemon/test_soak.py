@@ -67,7 +67,7 @@ class _Soak:
         self.model = ""
         self._running = running
         self._agents: list[Agent] = []
-        self._own_tasks = asyncio.all_tasks()
+        self._own_tasks = len(asyncio.all_tasks())
 
     async def run(self) -> list[Footprint]:
         """Warm up until every agent has learned, then chat for as long as is asked."""
@@ -97,11 +97,11 @@ class _Soak:
 
         async def quiet() -> bool:
             busy = await self._running.service.lane.call(lambda lane: lane.serving or lane.learning)
-            return not busy and asyncio.all_tasks() <= self._own_tasks
+            return not busy and len(asyncio.all_tasks()) <= self._own_tasks
 
         with contextlib.suppress(TimeoutError):
             await self._running.until(quiet)
-        assert not (left := asyncio.all_tasks() - self._own_tasks), f"tasks that do not end: {left}"
+        assert len(asyncio.all_tasks()) <= self._own_tasks, asyncio.all_tasks()
         assert self._running.service._parts is not None
         await self._running.service._parts.learner.settled()
         return footprint()

@@ -6,7 +6,16 @@ import pytest
 from signals.policy import Policy
 from signals.records import Correction, Message, ReplyMessage, Turn
 from signals.refusals import RefusalCode
-from tests.signals.fake_tokenizer import END_OF_TEXT, IM_END, IM_START, FakeTokenizer, Messages, chatml, serve
+from tests.signals.fake_tokenizer import (
+    END_OF_TEXT,
+    IM_END,
+    IM_START,
+    FakeTokenizer,
+    Messages,
+    chatml,
+    serve,
+    trimming_chatml,
+)
 from tests.signals.test_planning import lesson, refusal, sequence
 
 CALLED = ReplyMessage(tool_calls=({"name": "ring"},))
@@ -84,12 +93,12 @@ def test_a_conversation_of_no_turn_was_never_served() -> None:
 
 
 def test_so_many_tokens_of_the_turn_are_what_the_reply_comes_after() -> None:
-    tokenizer = FakeTokenizer()
+    tokenizer = FakeTokenizer(trimming_chatml)
     turn = serve(tokenizer, "hi", reply="hello you there")
     served = turn.prompt_tokens + turn.reply_tokens
     at = len(turn.prompt_tokens) + 1
     made = lesson(correction(reply=" two", prefix_tokens=at), turn, tokenizer)
-    assert tokenizer.decode(made.targets) == " two" + IM_END
+    assert tokenizer.decode(made.targets) == " two" + IM_END, "no template has a say in the middle of a reply"
     assert sequence(made)[:at] == served[:at]
 
 

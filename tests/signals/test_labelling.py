@@ -96,6 +96,12 @@ def test_the_very_first_token_is_read_and_not_learned() -> None:
     assert (made.prefix, tokenizer.decode(made.targets)) == ((), " two three")
 
 
+def test_a_label_on_the_very_first_token_does_not_lengthen_the_run() -> None:
+    tokenizer = FakeTokenizer(bare)
+    made = lesson(labels(label(0, 0, 3), label(0, 8, 13)), serve(tokenizer, "one two three four"), tokenizer)
+    assert (made.prefix_tokens, tokenizer.decode(made.targets)) == (1, " three")
+
+
 def test_the_very_first_token_alone_is_not_found() -> None:
     tokenizer = FakeTokenizer(bare)
     refused = refusal(labels(label(0, 0, 3)), serve(tokenizer, "one two"), tokenizer)
