@@ -3,15 +3,16 @@
 import asyncio
 import select
 import socket
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from daemon.connections import Connection
+from daemon.config import Settings
+from daemon.connections import Connection, Door
 from daemon.dialects.prompts import Prompts
 from daemon.errors import BadRequest, TooMany
 from daemon.limits import ALWAYS_CHARS, Most, SignalRoom, TextLimit
@@ -290,18 +291,35 @@ async def test_a_client_that_does_not_read_is_cut_off_and_its_turn_ends(
             assert [row["body"]["finish_reason"] for row in rows] == ["cancelled", "length"]
 
 
-async def test_a_client_that_reads_slowly_gets_everything(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(client: socket.socket) -> bytes:
-        said = b""
-        while piece := client.recv(4096):
-            said += piece
-            time.sleep(0.025)  # the 64 KiB that aiohttp lets pile up take longer than the client may take nothing
-        return said
+class Wire(asyncio.Transport):
+    """A client that has so much left to take each time it is looked at."""
 
-    with small_buffers(monkeypatch):
-        async with start(slots=1, write_seconds=0.2) as running:
-            with streaming(running) as client:
-                begun = time.monotonic()
-                said = await asyncio.to_thread(read, client)
-            assert time.monotonic() - begun > 0.4, "too quick to show anything"
-            assert said.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    def __init__(self, *unsent: int) -> None:
+        super().__init__()
+        self.unsent = list(unsent)
+        self.cut_off = asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent.pop(0)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high == 0, "what the system does not take would go unseen"
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return socket.socket() if name == "socket" else default
+
+    def abort(self) -> None:
+        self.cut_off.set()
+
+
+async def test_a_client_that_takes_something_each_time_is_let_be_and_one_that_does_not_is_cut_off() -> None:
+    async def nothing(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response()
+
+    door = Door(web.Server(nothing), Settings(write_seconds=0.001))
+    connection, wire = door(), Wire(100, 60, 59, 59, 58)
+    connection.connection_made(wire)
+    connection.pause_writing()
+    await wire.cut_off.wait()
+    assert wire.unsent == [58]
+    connection.connection_lost(None)
