@@ -24,7 +24,8 @@ def prefill_by(monkeypatch: pytest.MonkeyPatch, *, rows: int) -> None:
 
 def asking(running: Running, text: str, *, stream: bool) -> "asyncio.Task[Any]":
     """A request that is on its way; cancelling it closes its connection."""
-    body = {"model": "tiny-chat", "messages": [{"role": "user", "content": text}], "max_tokens": 40}
+    messages = [{"role": "user", "content": text}]
+    body = {"model": "tiny-chat", "messages": messages, "max_tokens": 40, "temperature": 0}
 
     async def ask() -> Any:
         async with running.http.post(
