@@ -123,7 +123,7 @@ def _counting(model: LayeredModel) -> Iterator[dict[int, int]]:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             counted[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # a graph that keeps its own output would keep itself, and the weights, for good
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield counted

@@ -9,7 +9,7 @@
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -26,7 +26,7 @@ from engine.packed import PackedLinear
 from engine.slots import BASE
 from engine.weights import load_model
 from tests.engine.soak_load import Load, Shape
-from tests.engine.tiny import VOCABULARY, perturb, tiny_model
+from tests.engine.tiny import VOCABULARY, finish, perturb, random_tokens, serve, start_walk, tiny_model
 from tests.footprint import (
     ASKED_SECONDS,
     MOST_GROWTH_MIB,
@@ -63,11 +63,18 @@ class Part:
 
 
 @pytest.fixture(params=["bundled"] if ASKED_SECONDS else ["llama", "qwen3_5_text"])
-def subject(request: pytest.FixtureRequest, model_cache: Path) -> Subject:
+def subject(request: pytest.FixtureRequest, model_cache: Path) -> Iterator[Subject]:
     """The bundled model if seconds are asked for, else a tiny one with attention and a tiny recurrent one."""
-    if request.param == "bundled":
-        return Subject(lambda: _bundled_lane(model_cache), Shape(49152, 512, 80, 48, STABLES, SHADOWS))
-    return Subject(lambda: _tiny_lane(request.param), Shape(VOCABULARY, 96, 24, 16, STABLES, SHADOWS))
+    made: list[Lane] = []
+
+    def lane() -> Lane:
+        made.append(_bundled_lane(model_cache) if request.param == "bundled" else _tiny_lane(request.param))
+        return made[-1]
+
+    sizes = (49152, 512, 80, 48) if request.param == "bundled" else (VOCABULARY, 96, 24, 16)
+    yield Subject(lane, Shape(*sizes, STABLES, SHADOWS))
+    for each in made:
+        each.engine.close()
 
 
 @pytest.mark.timeout(240 + 4 * SOAK_SECONDS)
@@ -87,6 +94,21 @@ def test_what_is_served_is_the_same_to_the_byte_whatever_is_learned_and_nothing_
     assert _base_sha256(plain.lane.engine) == base
     assert _first_difference(load, plain) is None
     assert _storage(load) == _storage(plain), "what was cut off since is not the same"
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_5_text"])
+def test_an_engine_that_is_closed_leaves_no_tensor_behind(family: str) -> None:
+    before = footprint().tensors
+    _serve_and_learn_and_close(family)
+    assert footprint().tensors <= before
+
+
+def _serve_and_learn_and_close(family: str) -> None:
+    engine, tokens = Engine(tiny_model(family), EngineSettings(slots=1, context_tokens=96)), random_tokens(30)
+    engine.add_shadow("shadow", seed=1)
+    serve(engine, 0, tokens[:20])
+    finish(start_walk(engine, 0, tokens, 20))
+    engine.close()
 
 
 def _soak(load: Load) -> list[Part]:
