@@ -18,31 +18,31 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from daemon import openapi
-from daemon.adapters import AgentAdapters
-from daemon.asked_lessons import AskedLessons
-from daemon.boarding import Boarding
-from daemon.chat_template import HuggingFaceChat
 from daemon.config import Settings
-from daemon.connections import listening
 from daemon.dialects.every import dialect_handlers
 from daemon.dialects.prompts import Prompts
-from daemon.grammar import Grammars
-from daemon.intake import Intake
-from daemon.keys import Keys
-from daemon.lane_state import LaneFacts, LaneState
-from daemon.lane_thread import LaneThread
-from daemon.learn_route import LearnRoute
-from daemon.learner import Learner
-from daemon.limits import SignalRoom, TextLimit, TurnQueue
-from daemon.lora_adapters import LoraAdapters
-from daemon.lora_routes import LoraRoutes
-from daemon.metrics import Metrics, MetricsRoute
-from daemon.open_requests import OpenRequests
-from daemon.rides import Rides
-from daemon.routes import Routes, application
-from daemon.snapshots import Snapshots
-from daemon.turns import Turns
+from daemon.http import openapi
+from daemon.http.connections import listening
+from daemon.http.keys import Keys
+from daemon.http.lane_state import LaneFacts, LaneState
+from daemon.http.learn_route import LearnRoute
+from daemon.http.limits import SignalRoom, TextLimit, TurnQueue
+from daemon.http.lora_routes import LoraRoutes
+from daemon.http.metrics import Metrics, MetricsRoute
+from daemon.http.open_requests import OpenRequests
+from daemon.http.routes import Routes, application
+from daemon.learning.adapters import AgentAdapters
+from daemon.learning.asked_lessons import AskedLessons
+from daemon.learning.boarding import Boarding
+from daemon.learning.intake import Intake
+from daemon.learning.learner import Learner
+from daemon.learning.rides import Rides
+from daemon.learning.snapshots import Snapshots
+from daemon.serving.lane_thread import LaneThread
+from daemon.serving.lora_adapters import LoraAdapters
+from daemon.serving.turns import Turns
+from daemon.text.chat_template import HuggingFaceChat
+from daemon.text.grammar import Grammars
 from engine.duty import DutyMeter
 from engine.engine import Engine, EngineSettings
 from engine.lane import Lane

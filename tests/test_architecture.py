@@ -84,8 +84,8 @@ def test_the_daemon_that_is_imported_is_ours() -> None:
 
 def test_the_command_lines_help_loads_no_torch() -> None:
     code = (
-        "import sys, daemon.cli\n"
-        "try: daemon.cli.main(['serve', '--help'])\n"
+        "import sys, daemon.commands.cli\n"
+        "try: daemon.commands.cli.main(['serve', '--help'])\n"
         "except SystemExit: pass\n"
         "assert not {'torch', 'transformers', 'sqlalchemy'} & set(sys.modules), 'heavy'"
     )
@@ -95,12 +95,12 @@ def test_the_command_lines_help_loads_no_torch() -> None:
 
 
 def test_the_readmes_tree_has_a_line_for_every_file_and_no_other() -> None:
-    tree, room, listed = (ROOT / "README.md").read_text().partition("## What is where")[2], "", set()
-    for line in tree.splitlines():
-        if line[:1].isalpha() and line.split("/")[0] in ROOMS:
-            room = line.split("/")[0]
-        elif line.startswith("  ") and line.split()[0].endswith(".py"):
-            listed.add(f"{room}/{line.split()[0]}")
+    tree, folders, listed = (ROOT / "README.md").read_text().partition("## What is where")[2], [""], set()
+    for line in tree.partition("```")[2].partition("```")[0].splitlines()[1:]:
+        depth, name = (len(line) - len(line.lstrip())) // 2, line.split()[0]
+        folders = [*folders[: depth + 1], name.rstrip("/")]
+        if name.endswith(".py"):
+            listed.add("/".join(folders[1:]))
     there = {
         str(path.relative_to(ROOT)) for room in ROOMS for path in files(room) if "migrations" not in path.parts
     }
@@ -117,7 +117,7 @@ def test_every_file_that_the_architecture_names_exists() -> None:
 def test_every_setting_that_the_readme_names_exists() -> None:
     named = set(re.findall(r"--([a-z][a-z-]+)", (ROOT / "README.md").read_text()))
     parser_text = subprocess.run(
-        [sys.executable, "-m", "daemon.cli", "serve", "--help"],
+        [sys.executable, "-m", "daemon.commands.cli", "serve", "--help"],
         capture_output=True,
         text=True,
         check=True,

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from daemon.reply_format import Content, Part, Reasoning, ToolCall
-from daemon.token_text import Logprob
+from daemon.text.reply_format import Content, Part, Reasoning, ToolCall
+from daemon.text.token_text import Logprob
 from engine.orders import TurnEnded
 
 Finish = Literal["stop", "length", "tool_calls"]

@@ -8,12 +8,12 @@ import asyncio
 from aiohttp import web
 from pydantic import TypeAdapter
 
-from daemon.bodies import read_as
 from daemon.dialects.anthropic_request import CountRequest
 from daemon.dialects.asked import Asked
 from daemon.dialects.handler import check_model
 from daemon.dialects.prompts import Prompts
-from daemon.turns import Limits
+from daemon.http.bodies import read_as
+from daemon.serving.turns import Limits
 from engine.sampling import Sampling
 
 _BODY = TypeAdapter(CountRequest)

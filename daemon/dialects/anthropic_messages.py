@@ -8,10 +8,10 @@ from daemon.dialects.answer import Answer, Choice, Delta, Event, Opening
 from daemon.dialects.anthropic_request import MessagesRequest
 from daemon.dialects.asked import Asked
 from daemon.dialects.dialect import EventWriter
-from daemon.error_answers import error_body
-from daemon.errors import ServiceError
-from daemon.reply_format import Content, Part, Reasoning, ToolCall
-from daemon.turns import Limits
+from daemon.http.error_answers import error_body
+from daemon.http.errors import ServiceError
+from daemon.serving.turns import Limits
+from daemon.text.reply_format import Content, Part, Reasoning, ToolCall
 
 PATH = "/v1/messages"
 

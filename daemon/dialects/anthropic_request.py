@@ -11,7 +11,7 @@ from daemon.dialects.openai_fields import StopText
 from daemon.dialects.strict import Body, GivenOnly
 from daemon.dialects.thinking import can_switch, thinking_args
 from daemon.dialects.tool_choice import either, must_call
-from daemon.speaker import Metadata
+from daemon.http.speaker import Metadata
 from engine.sampling import Sampling
 from signals.records import JsonObject, Text
 from store.columns import JsonValue

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from daemon.dialects.learn import LearnOptions
-from daemon.speaker import Metadata
-from daemon.turns import Limits
+from daemon.http.speaker import Metadata
+from daemon.serving.turns import Limits
 from engine.constraint import Constraint
 from signals.records import Message
 from store.columns import JsonValue

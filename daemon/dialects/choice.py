@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daemon.dialects.answer import Choice, Delta, Finish, joined
-from daemon.reply_format import Part, ReplyParser, ToolCall
-from daemon.token_text import Logprob, TokenTexts
+from daemon.text.reply_format import Part, ReplyParser, ToolCall
+from daemon.text.token_text import Logprob, TokenTexts
 from engine.orders import TokenServed, TurnEnded
 from engine.sampling import TokenLogprob
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from daemon.dialects.answer import Answer, Delta, Event, Opening
 from daemon.dialects.asked import Asked
-from daemon.errors import ServiceError
+from daemon.http.errors import ServiceError
 
 R = TypeVar("R", bound=BaseModel)
 

@@ -13,7 +13,7 @@ from daemon.dialects.openai_chat import OpenAIChat
 from daemon.dialects.openai_completions import OpenAICompletions
 from daemon.dialects.openai_responses import OpenAIResponses
 from daemon.dialects.prompts import Prompts
-from daemon.turns import Turns
+from daemon.serving.turns import Turns
 
 
 class Endpoint(Protocol):

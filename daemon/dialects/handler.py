@@ -18,17 +18,17 @@ from typing import Any, Generic
 from aiohttp import web
 from pydantic import ValidationError
 
-from daemon.bodies import read_json
 from daemon.dialects.answer import Answer, Delta, Event, Opening, end_with_learn, told_of
 from daemon.dialects.asked import Asked
 from daemon.dialects.choice import ChoiceReader
 from daemon.dialects.dialect import Dialect, EventWriter, R
 from daemon.dialects.prompts import Prepared, Prompts
-from daemon.errors import BadRequest, NotFound, bad_field, mapped
-from daemon.fates import learn_json
-from daemon.open_turn import OpenTurn
-from daemon.speaker import speaker_of
-from daemon.turns import Turns
+from daemon.http.bodies import read_json
+from daemon.http.errors import BadRequest, NotFound, bad_field, mapped
+from daemon.http.speaker import speaker_of
+from daemon.learning.fates import learn_json
+from daemon.serving.open_turn import OpenTurn
+from daemon.serving.turns import Turns
 
 Tell = Callable[[Delta], Awaitable[None]]
 

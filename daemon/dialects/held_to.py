@@ -6,9 +6,9 @@ Reasoning that the prompt has opened stays free: the grammar begins behind its c
 from collections.abc import Sequence
 
 from daemon.dialects.asked import GrammarReply, JsonReply, MustBe, Tool, ToolReply
-from daemon.errors import BadRequest
-from daemon.grammar import CompiledGrammar, GrammarError, Grammars, WrappedJson, function_call
-from daemon.reply_format import ReplyFormat
+from daemon.http.errors import BadRequest
+from daemon.text.grammar import CompiledGrammar, GrammarError, Grammars, WrappedJson, function_call
+from daemon.text.reply_format import ReplyFormat
 
 
 def held_to(

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from daemon.dialects.openai_messages import ChatMessage
 from daemon.dialects.strict import Body
-from daemon.speaker import Speaker
+from daemon.http.speaker import Speaker
 from signals.records import (
     MAX_LABELS,
     MAX_TEXT_CHARS,

@@ -8,16 +8,16 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from daemon.chat_template import HuggingFaceChat
 from daemon.dialects.answer import Answer, Choice, Delta, Event, Opening
 from daemon.dialects.asked import Asked, RawPrompt
 from daemon.dialects.dialect import EventWriter
 from daemon.dialects.llama_request import LlamaRequest
-from daemon.error_answers import error_body
-from daemon.errors import ServiceError
-from daemon.reply_format import Content
-from daemon.token_text import Logprob
-from daemon.turns import Limits
+from daemon.http.error_answers import error_body
+from daemon.http.errors import ServiceError
+from daemon.serving.turns import Limits
+from daemon.text.chat_template import HuggingFaceChat
+from daemon.text.reply_format import Content
+from daemon.text.token_text import Logprob
 from engine.orders import TurnEnded
 
 PATH = "/completion"

@@ -15,7 +15,7 @@ from daemon.dialects.asked import GrammarReply, JsonReply, MustBe
 from daemon.dialects.learn import LearnOptions
 from daemon.dialects.openai_fields import MAX_BIASES, Stop, TokenId
 from daemon.dialects.strict import GivenOnly
-from daemon.speaker import Metadata
+from daemon.http.speaker import Metadata
 from engine.sampling import Sampling
 from signals.records import Index, JsonObject, Text
 

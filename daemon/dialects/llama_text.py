@@ -11,14 +11,14 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from aiohttp import web
 from pydantic import Field, TypeAdapter
 
-from daemon.bodies import read_as
 from daemon.dialects.asked import Asked, Conversation
 from daemon.dialects.openai_messages import ChatMessage
 from daemon.dialects.openai_tools import ChatTool
 from daemon.dialects.prompts import Prompts
 from daemon.dialects.strict import GivenOnly
-from daemon.errors import BadRequest
-from daemon.turns import Limits
+from daemon.http.bodies import read_as
+from daemon.http.errors import BadRequest
+from daemon.serving.turns import Limits
 from engine.sampling import Sampling
 from signals.records import Index, JsonObject, Text
 

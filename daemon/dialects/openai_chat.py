@@ -12,10 +12,10 @@ from daemon.dialects.openai_fields import DONE, Drawing, failed, frame, usage
 from daemon.dialects.openai_messages import ChatMessage
 from daemon.dialects.openai_tools import ChatTool, NamedChoice, ToolChoice
 from daemon.dialects.strict import Body
-from daemon.errors import BadRequest, ServiceError
-from daemon.reply_format import Content, Part, Reasoning, ToolCall
-from daemon.token_text import Logprob
-from daemon.turns import Limits
+from daemon.http.errors import BadRequest, ServiceError
+from daemon.serving.turns import Limits
+from daemon.text.reply_format import Content, Part, Reasoning, ToolCall
+from daemon.text.token_text import Logprob
 from signals.records import JsonObject, Text
 
 PATH = "/v1/chat/completions"

@@ -9,10 +9,10 @@ from daemon.dialects.answer import Answer, Choice, Delta, Event, Opening
 from daemon.dialects.asked import Asked, RawPrompt
 from daemon.dialects.dialect import EventWriter
 from daemon.dialects.openai_fields import DONE, Drawing, TokenId, failed, frame, usage
-from daemon.errors import ServiceError
-from daemon.reply_format import Content
-from daemon.token_text import Logprob
-from daemon.turns import Limits
+from daemon.http.errors import ServiceError
+from daemon.serving.turns import Limits
+from daemon.text.reply_format import Content
+from daemon.text.token_text import Logprob
 from signals.records import Text
 
 PATH = "/v1/completions"

@@ -8,9 +8,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from daemon.dialects.answer import Answer, Event, Opening
 from daemon.dialects.learn import LearnOptions
 from daemon.dialects.strict import Body, GivenOnly
-from daemon.error_answers import error_body
-from daemon.errors import ServiceError
-from daemon.speaker import Metadata
+from daemon.http.error_answers import error_body
+from daemon.http.errors import ServiceError
+from daemon.http.speaker import Metadata
 from engine.sampling import Sampling
 from signals.records import Text
 

@@ -11,8 +11,8 @@ from daemon.dialects.asked import Asked
 from daemon.dialects.dialect import EventWriter
 from daemon.dialects.openai_responses_output import Output
 from daemon.dialects.openai_responses_request import ResponsesRequest
-from daemon.errors import ServiceError
-from daemon.turns import Limits
+from daemon.http.errors import ServiceError
+from daemon.serving.turns import Limits
 
 PATH = "/v1/responses"
 

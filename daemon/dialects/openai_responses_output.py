@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 from daemon.dialects.answer import Delta, Finish
-from daemon.reply_format import Content, Reasoning, ToolCall
-from daemon.token_text import Logprob
+from daemon.text.reply_format import Content, Reasoning, ToolCall
+from daemon.text.token_text import Logprob
 
 Told = dict[str, Any]
 Status = Literal["in_progress", "completed", "incomplete"]

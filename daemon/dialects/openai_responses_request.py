@@ -12,8 +12,8 @@ from daemon.dialects.openai_tools import FunctionTool
 from daemon.dialects.strict import Body, GivenOnly
 from daemon.dialects.thinking import thinking_args
 from daemon.dialects.tool_choice import either, must_call
-from daemon.errors import BadRequest
-from daemon.speaker import Metadata
+from daemon.http.errors import BadRequest
+from daemon.http.speaker import Metadata
 from engine.sampling import Sampling
 from signals.records import Text
 from store.columns import JsonValue

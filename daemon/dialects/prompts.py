@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
-from daemon.chat_template import RESERVED_ARGS, HuggingFaceChat
 from daemon.dialects.asked import Asked, Conversation, RawPrompt
 from daemon.dialects.held_to import held_to
-from daemon.errors import BadRequest
-from daemon.grammar import Grammars
-from daemon.limits import TextLimit
-from daemon.open_turn import Prompt
-from daemon.reply_format import ReplyFormat, ReplyParser
+from daemon.http.errors import BadRequest
+from daemon.http.limits import TextLimit
+from daemon.serving.open_turn import Prompt
+from daemon.text.chat_template import RESERVED_ARGS, HuggingFaceChat
+from daemon.text.grammar import Grammars
+from daemon.text.reply_format import ReplyFormat, ReplyParser
 from engine.constraint import Constraint
 from signals.tokens import RenderError
 from store.columns import JsonValue

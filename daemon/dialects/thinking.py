@@ -1,6 +1,6 @@
 """Whether the model thinks before it answers, as a request may say: through an argument of its chat template."""
 
-from daemon.errors import BadRequest
+from daemon.http.errors import BadRequest
 from store.columns import JsonValue
 
 SWITCH = "enable_thinking"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from daemon.dialects.asked import JsonReply, MustBe, Tool, ToolReply
-from daemon.errors import BadRequest
+from daemon.http.errors import BadRequest
 
 
 def must_call(tools: Sequence[Tool], name: str | None = None) -> ToolReply:

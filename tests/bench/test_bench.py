@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from daemon.bench_learn import PEERS
-from daemon.bench_report import Bar, Machine, Report
-from daemon.cli import main
+from daemon.bench.learn import PEERS
+from daemon.bench.report import Bar, Machine, Report
+from daemon.commands.cli import main
 from tests.daemon.tiny_chat import write_tiny_chat
 
 Capture = pytest.CaptureFixture[str]
@@ -116,7 +116,7 @@ def test_checking_fails_when_a_bar_does(
 ) -> None:
     bars = (Bar("speed", 2.0 if met else 1.0, 1.0, "tokens/s", at_least=1.5), Bar("told", 1.0, 9.0, "s"))
     report = Report("serve", Machine("none", 1, "none", 0.0), "none", "off", 1, bars=bars)
-    monkeypatch.setattr("daemon.bench.BENCHES", {"serve": lambda _plan, _say: report})
+    monkeypatch.setattr("daemon.bench.command.BENCHES", {"serve": lambda _plan, _say: report})
     assert main(["bench", "serve"]) == 0
     assert main(["bench", "serve", "--check"]) == status
     out, err = capsys.readouterr()

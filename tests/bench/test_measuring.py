@@ -6,10 +6,10 @@ import sys
 
 import torch
 
-from daemon.bench_measure import measured
-from daemon.bench_phases import largest_tensors, phases
-from daemon.bench_plan import GROWTH, TINY, Plan
-from daemon.bench_sides import Sample, Side, alternate
+from daemon.bench.measure import measured
+from daemon.bench.phases import largest_tensors, phases
+from daemon.bench.plan import GROWTH, TINY, Plan
+from daemon.bench.sides import Sample, Side, alternate
 from engine.engine import Engine
 from engine.walk import Walk
 from tests.engine.tiny import VOCABULARY, random_tokens, serve, start_walk
@@ -19,7 +19,7 @@ MIB = 2**20
 
 def test_growth_is_the_peak_and_not_what_is_left() -> None:
     code = (
-        "import torch; from daemon.bench_measure import measured; from daemon.bench_plan import GROWTH\n"
+        "import torch; from daemon.bench.measure import measured; from daemon.bench.plan import GROWTH\n"
         "with measured(GROWTH) as meter: torch.ones(10 * 2**20); torch.ones(6 * 2**20)\n"
         "print(meter.sample.added_bytes)"
     )  # in a process of its own: a busy one's allocator may keep the first block when it is given back

@@ -14,7 +14,7 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
-from daemon.child import Child, serving_child
+from daemon.commands.child import Child, serving_child
 from daemon.config import Settings
 from daemon.service import Service
 from store.store import Store

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from daemon.turns import Turns
+from daemon.serving.turns import Turns
 from engine.orders import TurnOrder
 
 Says = Callable[..., None]

@@ -7,7 +7,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from daemon.adapters import shadow_name
+from daemon.learning.adapters import shadow_name
 from tests.daemon.conftest import AGENT, Running, Start
 from tests.daemon.test_learning import corrected, go_on
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ValidationError
 from daemon.dialects.anthropic_messages import AnthropicMessages
 from daemon.dialects.anthropic_request import MessagesRequest
 from daemon.dialects.asked import Asked, Conversation, JsonReply, ToolReply
-from daemon.error_answers import error_body
-from daemon.errors import BadRequest, HttpError, ServiceError, bad_field
-from daemon.speaker import Metadata
+from daemon.http.error_answers import error_body
+from daemon.http.errors import BadRequest, HttpError, ServiceError, bad_field
+from daemon.http.speaker import Metadata
 from engine.sampling import Sampling
 from store.turns import turn_of
 from tests.daemon.conftest import AGENT, Running, Start

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from daemon.adapters import AgentAdapters
-from daemon.lane_thread import LaneThread
-from daemon.rides import Pending
+from daemon.learning.adapters import AgentAdapters
+from daemon.learning.rides import Pending
+from daemon.serving.lane_thread import LaneThread
 from engine.orders import LessonEnded, LessonStarted
 from engine.walk import LessonLearned
 from store import signals

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from daemon.bodies import parse_json
-from daemon.errors import BadRequest
+from daemon.http.bodies import parse_json
+from daemon.http.errors import BadRequest
 from tests.daemon.conftest import Running, Start
 from tests.daemon.test_error_answers import KEYS, keys_of
 from tests.daemon.test_limits import wire

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from daemon.adapters import shadow_name
-from daemon.errors import SnapshotDamaged
+from daemon.http.errors import SnapshotDamaged
+from daemon.learning.adapters import shadow_name
 from store import steps
 from store.errors import StorageFailed
 from store.records import Step

@@ -6,8 +6,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from daemon.dialects.choice import ChoiceReader
-from daemon.reply_format import Content, ReplyFormat
-from daemon.token_text import TokenTexts
+from daemon.text.reply_format import Content, ReplyFormat
+from daemon.text.token_text import TokenTexts
 from engine.orders import TokenServed, TurnEnded
 from engine.text import ReplyText
 

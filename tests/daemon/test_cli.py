@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from daemon import __version__
-from daemon.cli import main
+from daemon.commands.cli import main
 from tests.daemon.conftest import AGENT, Running, Start
 from tests.daemon.test_learning import corrected, go_on
 
@@ -65,7 +65,7 @@ async def test_what_the_ledger_has_not_is_an_error(running: Running, capsys: Cap
 
 
 async def test_a_second_service_on_the_same_data_directory_is_refused(running: Running, tmp_path: Path) -> None:
-    given = ["-m", "daemon.cli", "serve", "--data-dir", str(tmp_path / "data"), "--port", "0"]
+    given = ["-m", "daemon.commands.cli", "serve", "--data-dir", str(tmp_path / "data"), "--port", "0"]
     second = await asyncio.create_subprocess_exec(sys.executable, *given, stderr=asyncio.subprocess.PIPE)
     _, said = await second.communicate()
     assert second.returncode == 1

@@ -10,8 +10,8 @@ import pytest
 from safetensors.torch import load_file
 from sqlalchemy import select
 
-from daemon.child import Child
-from daemon.client import call
+from daemon.commands.child import Child
+from daemon.commands.client import call
 from engine.lora import tensors_sha256
 from store import adapters, chain, ledger
 from store.database import Database

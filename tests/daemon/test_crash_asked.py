@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from daemon.client import call
+from daemon.commands.client import call
 from store.words import LedgerKind
 from tests.daemon.conftest import AGENT
 from tests.daemon.test_crash import check_books, rows_of, wait_for

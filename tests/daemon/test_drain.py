@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from daemon.child import Child
-from daemon.client import Refused, call
+from daemon.commands.child import Child
+from daemon.commands.client import Refused, call
 from store import chain, ledger
 from store.database import Database
 from store.ledger import Filter

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from daemon.error_answers import error_body
-from daemon.errors import BadRequest, NotFound, ServiceError, Unavailable
+from daemon.http.error_answers import error_body
+from daemon.http.errors import BadRequest, NotFound, ServiceError, Unavailable
 from tests.daemon.conftest import Running, Start
 
 ANTHROPIC = ["/v1/messages", "/v1/messages/count_tokens"]

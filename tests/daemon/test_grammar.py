@@ -12,7 +12,7 @@ import torch
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from daemon.grammar import CompiledGrammar, GrammarError, Grammars, WrappedJson, function_call
+from daemon.text.grammar import CompiledGrammar, GrammarError, Grammars, WrappedJson, function_call
 from engine.constraint import ConstraintFailed
 from engine.sampling import Sampler, Sampling
 

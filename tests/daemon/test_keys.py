@@ -11,9 +11,9 @@ import anthropic
 import openai
 import pytest
 
-from daemon.access import ACCESS, Access
 from daemon.config import Settings
-from daemon.keys import OPERATOR, BadKeys, Caller, Keys
+from daemon.http.access import ACCESS, Access
+from daemon.http.keys import OPERATOR, BadKeys, Caller, Keys
 from tests.daemon.conftest import AGENT, Running, Start
 from tests.daemon.test_cli import command
 from tests.daemon.test_learning import corrected, go_on

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.serving_time import ServingTime
+from daemon.serving.serving_time import ServingTime
 from tests.daemon.conftest import AGENT, Running, Start
 from tests.daemon.test_learning import corrected
 from tests.daemon.tiny_chat import TEMPLATE

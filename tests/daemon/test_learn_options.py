@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from daemon.dialects.learn import MAX_LEARN_WAIT_SECONDS, LearnOptions
-from daemon.speaker import Speaker
+from daemon.http.speaker import Speaker
 from signals.records import Correction, Label, Labels, Message, ReplyMessage
 from tests.daemon.conftest import Running
 

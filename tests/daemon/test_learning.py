@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from daemon.adapters import shadow_name
+from daemon.learning.adapters import shadow_name
 from signals.refusals import RefusalCode
 from tests.daemon.conftest import AGENT, Running, Start
 

@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from daemon.config import Settings
-from daemon.connections import Connection, Door
 from daemon.dialects.prompts import Prompts
-from daemon.errors import BadRequest, TooMany
-from daemon.limits import ALWAYS_CHARS, Most, SignalRoom, TextLimit
+from daemon.http.connections import Connection, Door
+from daemon.http.errors import BadRequest, TooMany
+from daemon.http.limits import ALWAYS_CHARS, Most, SignalRoom, TextLimit
 from tests.daemon.conftest import AGENT, Running, Start
 from tests.daemon.steps import one_by_one
 from tests.daemon.test_disconnects import having

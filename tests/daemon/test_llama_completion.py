@@ -7,7 +7,7 @@ import pytest
 
 from daemon.dialects.llama_completion import LlamaCompletion
 from daemon.dialects.llama_request import SAMPLERS, LlamaRequest
-from daemon.turns import Limits
+from daemon.serving.turns import Limits
 from engine.sampling import Sampling
 from tests.daemon.conftest import AGENT, Running
 from tests.daemon.scripted import Says

@@ -11,7 +11,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from daemon.stables import lora_lane_name, lora_stable
+from daemon.learning.stables import lora_lane_name, lora_stable
 from tests.daemon.conftest import AGENT, Running, Start
 from tests.daemon.test_adapters import promoted, taught
 from tests.daemon.test_learning import corrected, go_on

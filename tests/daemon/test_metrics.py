@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from daemon.metrics import Backlog
+from daemon.http.metrics import Backlog
 from tests.daemon.conftest import Running, Start
 from tests.daemon.test_learning import corrected, go_on
 

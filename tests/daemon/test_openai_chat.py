@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from daemon.dialects.openai_chat import ChatRequest, OpenAIChat
-from daemon.turns import Limits
+from daemon.serving.turns import Limits
 from engine.sampling import Sampling
 from store.turns import turn_of
 from tests.daemon.conftest import Running, Start

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from daemon.dialects.asked import Asked, Conversation, JsonReply, ToolReply
 from daemon.dialects.openai_responses import OpenAIResponses
 from daemon.dialects.openai_responses_request import LOGPROBS, ResponsesRequest
-from daemon.errors import BadRequest, ServiceError, bad_field
+from daemon.http.errors import BadRequest, ServiceError, bad_field
 from engine.sampling import Sampling
 from store.turns import turn_of
 from tests.daemon.conftest import AGENT, Running

@@ -8,8 +8,8 @@ import pytest
 
 from daemon.dialects.answer import Delta
 from daemon.dialects.openai_responses_output import Output
-from daemon.reply_format import Content, Reasoning
-from daemon.token_text import Logprob
+from daemon.text.reply_format import Content, Reasoning
+from daemon.text.token_text import Logprob
 from tests.daemon.conftest import Running
 from tests.daemon.scripted import Says
 

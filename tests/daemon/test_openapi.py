@@ -4,8 +4,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from daemon.access import ACCESS
-from daemon.openapi import OPERATIONS
+from daemon.http.access import ACCESS
+from daemon.http.openapi import OPERATIONS
 from tests.daemon.conftest import Running, Start
 
 SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")

@@ -6,8 +6,8 @@ from itertools import combinations, count, pairwise
 import pytest
 
 from daemon.dialects.answer import joined
-from daemon.reply_format import THINK, TOOL_CALL, Content, Part, Reasoning, ReplyFormat, ToolCall
-from daemon.tool_calls import begins_bare_call, read_calls
+from daemon.text.reply_format import THINK, TOOL_CALL, Content, Part, Reasoning, ReplyFormat, ToolCall
+from daemon.text.tool_calls import begins_bare_call, read_calls
 
 PLAIN = ReplyFormat()
 QWEN = ReplyFormat(reasoning=THINK, calls=TOOL_CALL)

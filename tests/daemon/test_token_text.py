@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models
 
-from daemon.token_text import TokenTexts
+from daemon.text.token_text import TokenTexts
 
 
 def test_a_byte_level_token_is_its_bytes(tiny_chat: Path) -> None:

@@ -1,0 +1,1 @@
+"""The command line: what `ridealong` does without and beside a running service."""

@@ -1,0 +1,99 @@
+"""The ledger's rows and filters in words: JSON for HTTP and the command line alike."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from daemon.http.errors import BadRequest
+from store.ledger import Filter
+from store.records import KeptStep, LedgerRow
+from store.words import LedgerKind
+
+FILTERS = ("agent", "context", "kind", "code", "since", "until", "cursor", "limit", "newest")
+"""What a page of the ledger may be asked by."""
+
+
+def row_json(row: LedgerRow) -> dict[str, Any]:
+    """A ledger row as JSON."""
+    return {
+        "seq": row.seq,
+        "at": time_text(row.at_us),
+        "kind": row.kind,
+        "agent": row.agent,
+        "context": row.context,
+        "code": row.code,
+        "subject": row.subject,
+        "body": dict(row.body),
+        "previous": row.previous,
+        "sha": row.sha,
+    }
+
+
+def step_json(kept: KeptStep) -> dict[str, Any]:
+    """A step as JSON: enough to see whether it learned in the right direction, and to do it again."""
+    step = kept.step
+    return {
+        "id": step.id,
+        "lesson": step.lesson,
+        "agent": kept.agent,
+        "number": kept.number,
+        "signals": list(kept.signals),
+        "prefix_turn": kept.prefix_turn,
+        "prefix_token_count": kept.prefix_token_count,
+        "tokens": list(kept.tokens),
+        "targets": list(kept.targets),
+        "weights": list(kept.weights),
+        "loss_before": step.loss_before,
+        "kl_served": step.kl_served,
+        "gradient_norm": step.gradient_norm,
+        "optimizer": step.optimizer,
+        "hyperparameters": dict(step.hyperparameters),
+        "lr": step.lr,
+        "chunk_rows": step.chunk_rows,
+        "shadow_before": step.shadow_before,
+        "shadow_after": step.shadow_after,
+        "snapshot": step.snapshot,
+        "learning_ms": step.learning_ms,
+        "waited_ms": step.waited_ms,
+        "peak_bytes": step.peak_bytes,
+        "created_at": time_text(kept.created_at_us),
+    }
+
+
+def filter_of(query: Mapping[str, str]) -> Filter:
+    """What rows are asked for; other keys than a page's own are refused.
+
+    Raises:
+        BadRequest: a filter is unknown, or its value is not one it takes.
+    """
+    if unknown := sorted(query.keys() - set(FILTERS)):
+        allowed = ", ".join(sorted(FILTERS))
+        raise BadRequest(f"{unknown[0]}: there is no such filter; there are {allowed}", param=unknown[0])
+    kind = query.get("kind")
+    if kind is not None and kind not in set(LedgerKind):
+        raise BadRequest(f"kind: {kind!r} is none of {', '.join(LedgerKind)}", param="kind")
+    return Filter(
+        agent=query.get("agent"),
+        context=query.get("context"),
+        kind=None if kind is None else LedgerKind(kind),
+        code=query.get("code"),
+        since_us=_moment(query, "since"),
+        until_us=_moment(query, "until"),
+    )
+
+
+def _moment(query: Mapping[str, str], name: str) -> int | None:
+    """A time of day: ISO 8601 (UTC unless it says otherwise), in microseconds."""
+    if name not in query:
+        return None
+    try:
+        at = datetime.fromisoformat(query[name])
+    except ValueError as error:
+        said = f"{name}: {query[name]!r} is not an ISO 8601 time such as 2026-01-31T12:00:00Z"
+        raise BadRequest(said, param=name) from error
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+def time_text(at_us: int) -> str:
+    """A time of day in ISO 8601, UTC."""
+    return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat()

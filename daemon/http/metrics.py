@@ -1,0 +1,187 @@
+"""What is counted and timed, for Prometheus: `GET /metrics`.
+
+- Facts are taken where they are at hand: a turn's when it is recorded, a lesson's when its end is. Nothing is
+  measured for each token, and nothing is polled; what is true now is read when it is asked for.
+- A service has a registry of its own.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Literal, get_args
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.aiohttp import make_aiohttp_handler
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from daemon import __version__
+from daemon.learning.rides import Rides
+from daemon.serving.lane_thread import LaneThread
+from engine.orders import EndReason, LessonEnded, LessonStarted, TurnEnded
+from engine.walk import LessonLearned
+from store import ledger
+from store.store import Store
+
+Outcome = Literal["learned", "refused", "waiting", "failed"]
+"""What became of a lesson: `waiting` goes back to wait, `failed` could not be recorded."""
+
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_TURN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""Bounds of the histograms' buckets: from a tiny model's pace to a long prompt's on a slow machine."""
+
+
+class Backlog:
+    """Events that are to be written and are not yet, and since when."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[int, float] = {}
+
+    def enter(self, event: object) -> None:
+        """The event happened."""
+        self._since[id(event)] = self._clock()
+
+    def leave(self, event: object) -> None:
+        """The event is written, or never will be."""
+        self._since.pop(id(event), None)
+
+    def oldest_seconds(self) -> float:
+        """The age of the oldest; 0 when there is none."""
+        return self._clock() - min(self._since.values()) if self._since else 0.0
+
+
+class Metrics:
+    """One service's metrics."""
+
+    def __init__(self, lane: LaneThread, rides: Rides, *, slots: int, model: str) -> None:
+        self.registry = CollectorRegistry()
+        self.backlog = Backlog()
+        self.held_up_seconds = 0.0
+        self._turns = self._counter("turns", "Turns that ended, by how.", "outcome")
+        self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts.")
+        self._cached_tokens = self._counter("cached_prompt_tokens", "Tokens of prompts that were cached.")
+        self._reply_tokens = self._counter("reply_tokens", "Tokens of replies.")
+        self._first_token = self._histogram(
+            "time_to_first_token_seconds", "From a turn's order to its first token.", _TURN_SECONDS
+        )
+        self._per_token = self._histogram(
+            "time_per_token_seconds", "A turn's mean time for each token after its first.", _TOKEN_SECONDS
+        )
+        self._turn_seconds = self._histogram("turn_seconds", "From a turn's order to its end.", _TURN_SECONDS)
+        self._lessons = self._counter("lessons", "Lessons that ended, by how and why.", "outcome", "code")
+        self._segments = self._counter("lesson_segments", "Segments of lessons that were learned.")
+        self._longest_segment = self._histogram(
+            "lesson_longest_segment_seconds", "Each learned lesson's longest segment.", _TOKEN_SECONDS
+        )
+        self._learning = self._counter("learning_seconds", "Time that learned lessons took of the lane.")
+        self._ledger = self._gauge("ledger_last_seq", "Number of the ledger's last row.")
+        self.registry.register(_Now(self, lane, rides, slots))
+        self._info("build", {"version": __version__})
+        self._info("model", {"name": model})
+        for reason in get_args(EndReason):
+            self._turns.labels(reason)
+        self._lessons.labels("learned", "")
+
+    def turn(self, ended: TurnEnded, *, prompt_tokens: int) -> None:
+        """A turn ended; one that never had a slot was not served."""
+        self._turns.labels(ended.reason).inc()
+        if ended.slot is None:
+            return
+        self._turn_seconds.observe(ended.total_seconds)
+        self._prompt_tokens.inc(prompt_tokens)
+        self._cached_tokens.inc(ended.cached_tokens)
+        self._reply_tokens.inc(len(ended.reply_tokens))
+        if ended.first_token_seconds is not None:
+            self._first_token.observe(ended.first_token_seconds)
+            if (more := len(ended.reply_tokens) - 1) > 0:
+                self._per_token.observe((ended.total_seconds - ended.first_token_seconds) / more)
+
+    def heard(self, event: LessonStarted | LessonEnded) -> None:
+        """The lane told of a lesson; it is not on disk yet."""
+        self.backlog.enter(event)
+        if isinstance(event, LessonEnded):
+            self.held_up_seconds += event.held_up_seconds
+
+    def learned(self, lesson: LessonLearned) -> None:
+        """A lesson's step is committed."""
+        self.lesson("learned")
+        self._learning.inc(lesson.learning_seconds)
+        self._segments.inc(lesson.segments)
+        self._longest_segment.observe(lesson.longest_segment_seconds)
+
+    def lesson(self, outcome: Outcome, code: str = "") -> None:
+        """A lesson ended so."""
+        self._lessons.labels(outcome, code).inc()
+
+    def ledger_is_at(self, seq: int) -> None:
+        """The ledger's last row has that number."""
+        self._ledger.set(seq)
+
+    def _counter(self, name: str, says: str, *labels: str) -> Counter:
+        return Counter(name, says, labels, namespace="ridealong", registry=self.registry)
+
+    def _gauge(self, name: str, says: str, *labels: str) -> Gauge:
+        return Gauge(name, says, labels, namespace="ridealong", registry=self.registry)
+
+    def _histogram(self, name: str, says: str, bounds: tuple[float, ...]) -> Histogram:
+        return Histogram(name, says, namespace="ridealong", registry=self.registry, buckets=bounds)
+
+    def _info(self, name: str, facts: dict[str, str]) -> None:
+        Info(name, f"The {name}.", namespace="ridealong", registry=self.registry).info(facts)
+
+
+class _Now(Collector):
+    """What is true at the moment it is asked for."""
+
+    def __init__(self, metrics: Metrics, lane: LaneThread, rides: Rides, slots: int) -> None:
+        self._metrics = metrics
+        self._lane = lane
+        self._rides = rides
+        self._slots = slots
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything that is not counted."""
+        served, learned = self._lane.serving_time.seconds, self._metrics.held_up_seconds
+        lag, share = self._metrics.backlog.oldest_seconds(), learned / served if served else 0.0
+        yield self._slots_by_state()
+        yield _gauge("queued_turns", "Turns that wait for a slot.", self._lane.queued_turns)
+        yield _gauge("waiting_lessons", "Lessons that wait to ride.", len(self._rides.waiting()))
+        yield _gauge("ledger_lag_seconds", "Age of the oldest event not yet written.", lag)
+        yield _gauge("learning_duty_ratio", "Share of the serving time that lessons took.", share)
+        yield _total("serving_seconds", "Time that at least one turn was being served.", served)
+        yield _total("learning_while_serving_seconds", "Of it, the time that lessons took.", learned)
+
+    def _slots_by_state(self) -> Metric:
+        serving = len(self._lane.turns_by_slot())
+        family = GaugeMetricFamily("ridealong_slots", "Slots, by what they do.", labels=["state"])
+        family.add_metric(["serving"], serving)
+        family.add_metric(["idle"], self._slots - serving)
+        return family
+
+
+class MetricsRoute:
+    """Serves the metrics, in the format the scraper asks for."""
+
+    def __init__(self, metrics: Metrics, store: Store) -> None:
+        self._metrics = metrics
+        self._store = store
+        self._exposed = make_aiohttp_handler(metrics.registry)
+
+    def routes(self) -> list[web.RouteDef]:
+        """The route."""
+        return [web.get("/metrics", self.handle)]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Everything, as it is now."""
+        newest = await self._store.read(ledger.page, limit=1, newest=True)
+        self._metrics.ledger_is_at(newest.rows[0].seq if newest.rows else 0)
+        return await self._exposed(request)
+
+
+def _gauge(name: str, says: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"ridealong_{name}", says, value=value)
+
+
+def _total(name: str, says: str, value: float) -> Metric:
+    return CounterMetricFamily(f"ridealong_{name}", says, value=value)

@@ -1,0 +1,290 @@
+"""The routes: which path goes where, and the small handlers for signals, ledger and adapters."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from daemon.config import Settings
+from daemon.dialects.every import Endpoint
+from daemon.http.access import KEYS, authorise, caller_of
+from daemon.http.bodies import MAX_MESSAGES, READ_SECONDS, parse_json, read_body, read_json
+from daemon.http.error_answers import answer_errors
+from daemon.http.errors import BadRequest, bad_field
+from daemon.http.keys import Keys
+from daemon.http.ledger_json import filter_of, row_json, step_json, time_text
+from daemon.http.open_requests import OpenRequests
+from daemon.http.speaker import check_signals
+from daemon.learning.adapters import AgentAdapters
+from daemon.learning.boarding import Boarding
+from daemon.learning.intake import Intake
+from daemon.learning.learner import Learner
+from daemon.serving.lane_thread import LaneThread
+from signals.records import Signal, parse_signals
+from store import adapters as stored_adapters
+from store import chain, ledger, signals, steps
+from store.errors import Unknown
+from store.records import Adapter, Adapters, Entry, KeptSignal, Put
+from store.store import Store
+from store.words import LedgerKind
+
+M = TypeVar("M", bound=BaseModel)
+_INTEGER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=-(2**63), lt=2**63)])
+_BOOLEAN: TypeAdapter[bool] = TypeAdapter(bool)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RollbackRequest(_Body):
+    """Which version to serve again; 0 is the base."""
+
+    version: Annotated[int, Field(ge=0)]
+
+
+class ExportRequest(_Body):
+    """The PEFT directory's name under the data directory's exports, and which version; without one, the shadow."""
+
+    directory: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    version: Annotated[int, Field(ge=0)] | None = None
+
+
+class Routes:
+    """Every handler that isn't a completion's."""
+
+    def __init__(
+        self,
+        store: Store,
+        lane: LaneThread,
+        intake: Intake,
+        boarding: Boarding,
+        learner: Learner,
+        adapters: AgentAdapters,
+        *,
+        exports: Path,
+        model: str,
+    ) -> None:
+        self._store = store
+        self._lane = lane
+        self._intake = intake
+        self._boarding = boarding
+        self._learner = learner
+        self._adapters = adapters
+        self._exports = exports
+        self._model = model
+
+    async def models(self, _request: web.Request) -> web.Response:
+        """The one model that is served."""
+        entry = {"id": self._model, "object": "model", "created": int(time.time()), "owned_by": "ridealong"}
+        return web.json_response({"object": "list", "data": [entry]})
+
+    async def health(self, _request: web.Request) -> web.Response:
+        """Is the lane serving?"""
+        status = 503 if self._lane.stopped else 200
+        return web.json_response({"status": "stopped" if self._lane.stopped else "ok"}, status=status)
+
+    async def take_signals(self, request: web.Request) -> web.Response:
+        """`POST /signals`: one, a list, or NDJSON."""
+        given = await _read_signals(request)
+        speaker = check_signals(request, given.signals)
+        taken = await self._intake.take(given.signals, private=speaker.private)
+        self._boarding.stir()
+        bodies = [_put_json(put, kept) for put, kept in taken]
+        return web.json_response(bodies if given.many else bodies[0])
+
+    async def one_signal(self, request: web.Request) -> web.Response:
+        """`GET /signals/{id}`: what became of a signal."""
+        kept = await self._store.read(signals.signal_of, request.match_info["id"])
+        if not caller_of(request).may_see(kept.signal.agent):
+            raise Unknown("signal", request.match_info["id"])
+        return web.json_response(_signal_json(kept))
+
+    async def ledger_page(self, request: web.Request) -> web.Response:
+        """`GET /ledger`: a page of rows, as JSON or NDJSON."""
+        query = dict(request.query)
+        limit, cursor = _integer(query, "limit"), _integer(query, "cursor")
+        newest = _boolean(query, "newest")
+        wanted = filter_of(query)
+        wanted = replace(wanted, agent=caller_of(request).meant(wanted.agent))
+        page = await self._store.read(
+            ledger.page, wanted, cursor=cursor, limit=100 if limit is None else limit, newest=newest
+        )
+        rows = [row_json(row) for row in page.rows]
+        if "application/x-ndjson" in request.headers.get("Accept", ""):
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            headers = {} if page.next_cursor is None else {"X-Ridealong-Cursor": str(page.next_cursor)}
+            return web.Response(text=text, content_type="application/x-ndjson", headers=headers)
+        return web.json_response({"rows": rows, "next_cursor": page.next_cursor})
+
+    async def ledger_row(self, request: web.Request) -> web.Response:
+        """`GET /ledger/{seq}`: one row; of a step, all that it was made of."""
+        seq = _integer(request.match_info, "seq")
+        assert seq is not None, "the route has a seq"
+        row = await self._store.read(ledger.row_of, seq)
+        if not caller_of(request).may_see(row.agent):
+            raise Unknown("ledger row", str(seq))
+        told = row_json(row)
+        if row.kind is LedgerKind.STEP:
+            told["step"] = step_json(await self._store.read(steps.step_of, row.subject))
+        return web.json_response(told)
+
+    async def ledger_verify(self, _request: web.Request) -> web.Response:
+        """`GET /ledger/verify`: is the chain unbroken?"""
+        verified = await self._store.read(chain.verify)
+        return web.json_response(
+            {"rows": verified.rows, "head": verified.head, "bad": verified.bad, "why": verified.why}
+        )
+
+    async def all_adapters(self, request: web.Request) -> web.Response:
+        """`GET /adapters`: every agent's shadow and versions; to an agent, her own."""
+        caller = caller_of(request)
+        agents = filter(caller.may_see, await self._store.read(stored_adapters.agents_with_adapters))
+        kept = [await self._store.read(stored_adapters.adapters_of, agent) for agent in agents]
+        return web.json_response([adapters_json(own) for own in kept])
+
+    async def promote(self, request: web.Request) -> web.Response:
+        """`POST /adapters/{agent}/promote`: serve the shadow from the next turn on."""
+        agent = request.match_info["agent"]
+        await self._learner.settled()
+        version = await self._adapters.promote(agent)
+        return web.json_response({"agent": agent, "version": version, "adapter": f"{agent}@{version}"})
+
+    async def rollback(self, request: web.Request) -> web.Response:
+        """`POST /adapters/{agent}/rollback`: serve an earlier version again, and learn on from it."""
+        asked = await _parse(request, RollbackRequest)
+        kept = await self._learner.rollback(request.match_info["agent"], asked.version)
+        return web.json_response(adapters_json(kept))
+
+    async def export(self, request: web.Request) -> web.Response:
+        """`POST /adapters/{agent}/export`: write a PEFT adapter directory inside the data directory."""
+        asked, agent = await _parse(request, ExportRequest), request.match_info["agent"]
+        target = self._exports / asked.directory
+        try:
+            exported = await self._adapters.export(agent, target, version=asked.version)
+        except OSError as error:
+            raise BadRequest(f"directory: {target} cannot be written: {error}", param="directory") from error
+        body = {"version": exported.version, "sha": exported.sha, "name": asked.directory}
+        entry = Entry(kind=LedgerKind.EXPORT, agent=agent, context=None, subject=agent, body=body)
+        await self._store.write(ledger.append, entry)
+        return web.json_response({"agent": agent, "directory": str(target)} | body)
+
+
+def application(
+    routes: Routes,
+    endpoints: Sequence[Endpoint],
+    others: Sequence[web.RouteDef],
+    *,
+    settings: Settings,
+    keys: Keys,
+    requests: OpenRequests,
+) -> web.Application:
+    """The HTTP application."""
+    app = web.Application(
+        middlewares=[answer_errors, requests.admit, authorise, read_body],
+        client_max_size=int(settings.max_body_mib * 2**20),
+    )
+    app[KEYS], app[MAX_MESSAGES], app[READ_SECONDS] = keys, settings.max_messages, settings.read_seconds
+    app.add_routes(
+        [
+            *(web.post(endpoint.path, endpoint.handle) for endpoint in endpoints),
+            *others,
+            web.get("/v1/models", routes.models),
+            web.get("/health", routes.health),
+            web.post("/signals", routes.take_signals),
+            web.get("/signals/{id}", routes.one_signal),
+            web.get("/ledger", routes.ledger_page),
+            web.get("/ledger/verify", routes.ledger_verify),
+            web.get("/ledger/{seq}", routes.ledger_row),
+            web.get("/adapters", routes.all_adapters),
+            web.post("/adapters/{agent}/promote", routes.promote),
+            web.post("/adapters/{agent}/rollback", routes.rollback),
+            web.post("/adapters/{agent}/export", routes.export),
+        ]
+    )
+    return app
+
+
+class _Given(BaseModel):
+    signals: list[Signal]
+    many: bool
+
+
+async def _read_signals(request: web.Request) -> _Given:
+    """The signals of a request: a JSON object, a JSON list, or a JSON object a line."""
+    if request.content_type == "application/x-ndjson":
+        body: Any = [parse_json(line) for line in (await request.read()).splitlines() if line.strip()]
+    else:
+        body = await read_json(request)
+    try:
+        return _Given(signals=parse_signals(body), many=isinstance(body, list))
+    except ValidationError as error:
+        raise bad_field(error) from error
+
+
+async def _parse(request: web.Request, model: type[M]) -> M:
+    try:
+        return model.model_validate(await read_json(request))
+    except ValidationError as error:
+        raise bad_field(error) from error
+
+
+def adapters_json(kept: Adapters) -> dict[str, Any]:
+    """An agent's adapters as JSON."""
+    return {
+        "agent": kept.shadow.agent,
+        "shadow": _adapter_json(kept.shadow),
+        "stable": _adapter_json(kept.stable),
+        "versions": [_adapter_json(version) for version in kept.versions],
+    }
+
+
+def _adapter_json(adapter: Adapter) -> dict[str, Any]:
+    return {
+        "version": adapter.version,
+        "state": adapter.state,
+        "steps": adapter.step_number,
+        "sha": adapter.sha,
+        "created_at": time_text(adapter.created_at_us),
+    }
+
+
+def _put_json(put: Put, kept: KeptSignal) -> dict[str, Any]:
+    return {"status": put.status} | _signal_json(kept)
+
+
+def _signal_json(kept: KeptSignal) -> dict[str, Any]:
+    refusal = None
+    if kept.code is not None:
+        refusal = {"code": kept.code, "message": kept.message, "position": kept.position}
+    return {
+        "id": kept.signal.id,
+        "kind": kept.signal.kind,
+        "agent": kept.signal.agent,
+        "context": kept.signal.context,
+        "state": kept.state,
+        "received_at": time_text(kept.received_at_us),
+        "lesson": kept.lesson,
+        "refusal": refusal,
+        "step": kept.step_number,
+        "loss_before": kept.loss_before,
+    }
+
+
+def _integer(query: Mapping[str, str], name: str) -> int | None:
+    try:
+        return None if name not in query else _INTEGER.validate_python(query[name])
+    except ValidationError as error:
+        raise BadRequest(f"{name}: {query[name]!r} is not a whole number", param=name) from error
+
+
+def _boolean(query: Mapping[str, str], name: str) -> bool:
+    try:
+        return _BOOLEAN.validate_python(query.get(name, "false"))
+    except ValidationError as error:
+        raise BadRequest(f"{name}: {query[name]!r} is neither true nor false", param=name) from error

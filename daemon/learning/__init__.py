@@ -1,0 +1,1 @@
+"""From signals to lessons to committed steps, and the adapters they make."""

@@ -1,0 +1,82 @@
+"""The same things in other hands: the signals' records, the store's, and what waits in memory."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from daemon.learning.rides import Pending
+from signals.plans import LessonKind, LessonPlan
+from signals.records import Message, Relevance, Signal, Turn, fingerprint
+from store import records as stored
+from store.columns import JsonValue
+from store.words import Role
+
+
+def stored_signal(signal: Signal, *, now_us: int, sent: str | None = None) -> stored.Signal:
+    """A signal as the store keeps it. `sent` is its fingerprint, where its client sent something else."""
+    at_us = now_us if signal.at is None else int(signal.at.timestamp() * 1_000_000)
+    return stored.Signal(
+        id=signal.id,
+        agent=signal.agent,
+        context=signal.context,
+        kind=signal.kind,
+        turn=None if isinstance(signal, Relevance) else signal.turn,
+        engram=signal.engram if isinstance(signal, Relevance) else None,
+        at_us=at_us,
+        body=cast(Mapping[str, JsonValue], signal.model_dump(mode="json")),
+        fingerprint=sent or fingerprint(signal),
+    )
+
+
+def turn_of(turn: stored.Turn, *, context_tokens: int) -> Turn:
+    """A turn as planning reads it. Of a private one there is nothing to read."""
+    messages = cast(list[dict[str, object]], turn.messages or [])
+    return Turn(
+        id=turn.id,
+        agent=turn.agent,
+        context=turn.context,
+        private=turn.private,
+        messages=tuple(Message.model_validate(message) for message in messages),
+        template_args=dict(turn.template_args or {}),
+        prompt_tokens=turn.prompt_tokens or (),
+        reply_tokens=turn.reply_tokens or (),
+        reply_text=turn.reply_text or "",
+        adapter=turn.adapter,
+        context_tokens=context_tokens,
+    )
+
+
+def stored_lesson(plan: LessonPlan, *, identity: str) -> stored.Lesson:
+    """A plan as the store keeps it."""
+    return stored.Lesson(
+        id=identity,
+        agent=plan.agent,
+        context=plan.context,
+        turn=plan.turn,
+        kind=plan.kind,
+        prefix_token_count=plan.prefix_tokens,
+        tokens=plan.tokens,
+        targets=plan.targets,
+        weights=plan.weights,
+        lr=plan.lr,
+    )
+
+
+def pending_of(kept: stored.KeptLesson, *, stable: str, served_here: bool) -> Pending:
+    """A kept lesson as it waits in memory."""
+    lesson = kept.lesson
+    return Pending(
+        id=lesson.id,
+        agent=lesson.agent,
+        context=lesson.context,
+        kind=cast(LessonKind, lesson.kind),
+        turn=lesson.turn,
+        signals=tuple(link.signal for link in kept.links if link.role is Role.MAKES),
+        stable=stable,
+        prefix=kept.prefix,
+        tokens=lesson.tokens,
+        targets=lesson.targets,
+        weights=lesson.weights,
+        planned_at_us=kept.planned_at_us,
+        served_here=served_here,
+        lr=lesson.lr,
+    )

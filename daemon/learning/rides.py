@@ -1,0 +1,187 @@
+"""Lessons in memory, from the plan to the end: which wait, which ride which turn, and what became of them.
+
+- What is here is also in the store; after a restart it is built again from there.
+- Corrections go before engrams and actions, and the longest waiting first.
+- A lesson that was asked for by itself is claimed: nobody's turn takes it along before it is run for who asked.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from daemon.learning.fates import Fate, FateStatus
+from daemon.serving.lane_thread import LaneThread
+from engine.orders import LessonOrder
+from signals.plans import LessonKind
+
+_ORDER: dict[LessonKind, int] = {"correction": 0, "engram": 1, "labels": 1, "action": 1}
+
+
+@dataclass(slots=True)
+class Pending:
+    """A lesson that has not ended. `stable` is the lane's name of the set its turn was served with."""
+
+    id: str
+    agent: str
+    context: str
+    kind: LessonKind
+    turn: str
+    signals: tuple[str, ...]
+    stable: str
+    prefix: tuple[int, ...]
+    tokens: tuple[int, ...]
+    targets: tuple[int | None, ...]
+    weights: tuple[float, ...]
+    planned_at_us: int
+    served_here: bool
+    """Was its turn served by this very process? If not, its prefix may yet be served again."""
+    lr: float | None = None
+    riding: bool = False
+    ended: "asyncio.Event" = field(default_factory=asyncio.Event)
+    last: Fate | None = None
+    """What became of its last ride."""
+
+    def fate(self, status: FateStatus, **facts: Any) -> "Fate":
+        """What became of it."""
+        return Fate(self.id, self.kind, self.signals, status, facts)
+
+    def order(self, shadow: str, *, rides: str | None) -> LessonOrder:
+        """What the lane is told."""
+        return LessonOrder(
+            id=self.id,
+            shadow=shadow,
+            stable=self.stable,
+            prefix=self.prefix,
+            tokens=self.tokens,
+            targets=self.targets,
+            weights=self.weights,
+            rides=rides,
+            lr=self.lr,
+        )
+
+
+class Rides:
+    """The lessons that have not ended, and the fates of those that rode turns still open."""
+
+    def __init__(self, lane: LaneThread) -> None:
+        self._lane = lane
+        self._pending: dict[str, Pending] = {}
+        self._fates: dict[str, dict[str, Fate]] = {}
+        self._rider_of: dict[str, str] = {}
+        self._claimed: set[str] = set()
+
+    def __getitem__(self, lesson: str) -> Pending:
+        return self._pending[lesson]
+
+    def __contains__(self, lesson: str) -> bool:
+        return lesson in self._pending
+
+    def add(self, pending: Pending) -> None:
+        """A lesson waits, and the lane keeps its prefix as long as it can."""
+        self._pending[pending.id] = pending
+        self._lane.post(lambda lane: lane.keep(pending.id, stable=pending.stable, prefix=pending.prefix))
+
+    def waiting(self, *, agent: str | None = None, context: str | None = None) -> list[Pending]:
+        """The lessons that wait, in the order they should ride."""
+        chosen = [
+            pending
+            for pending in self._pending.values()
+            if not pending.riding and agent in {None, pending.agent} and context in {None, pending.context}
+            if self._claimed.isdisjoint(pending.signals)
+        ]
+        return sorted(chosen, key=lambda pending: (_ORDER[pending.kind], pending.planned_at_us))
+
+    def riding(self, agent: str | None = None) -> list[Pending]:
+        """The lessons that are with the lane; of one agent, if one is named."""
+        return [one for one in self._pending.values() if one.riding and agent in {None, one.agent}]
+
+    def made_by(self, signal: str) -> Pending | None:
+        """The lesson that a signal makes, if it has not ended."""
+        return next((pending for pending in self._pending.values() if signal in pending.signals), None)
+
+    @contextmanager
+    def claimed(self, signal: str) -> Iterator[None]:
+        """For as long as the block runs, the lesson that a signal makes, or will make, waits for nobody else."""
+        self._claimed.add(signal)
+        try:
+            yield
+        finally:
+            self._claimed.discard(signal)
+
+    def is_riding(self, signal: str) -> bool:
+        """Has the lane the lesson that a signal makes?"""
+        made = self.made_by(signal)
+        return made is not None and made.riding
+
+    async def ended(self, signal: str, *, wait_seconds: float) -> Fate | None:
+        """What becomes of the lesson that a signal makes and the lane has, waiting at most so long.
+
+        None where it still walks then, and where the lane has none.
+        """
+        made = self.made_by(signal)
+        if made is None or not made.riding:
+            return None
+        ended = made.ended
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_seconds):
+                await ended.wait()
+        return made.last if ended.is_set() else None
+
+    def about(self, turn: str) -> list[Pending]:
+        """The lessons about a turn."""
+        return [pending for pending in self._pending.values() if pending.turn == turn]
+
+    def board(self, turn: str, riders: list[Pending]) -> None:
+        """These lessons ride that turn."""
+        self._fates[turn] = {rider.id: rider.fate("riding") for rider in riders}
+        for rider in riders:
+            rider.riding = True
+            self._rider_of[rider.id] = turn
+
+    def end(self, fate: Fate) -> None:
+        """A lesson has ended, or goes back to waiting; whoever waits for it is woken."""
+        assert fate.lesson is not None, f"no lesson is in {fate}"
+        turn = self._rider_of.pop(fate.lesson, None)
+        if turn is not None and turn in self._fates:
+            self._fates[turn][fate.lesson] = fate
+        pending = self._pending[fate.lesson]
+        pending.riding, pending.last = False, fate
+        pending.ended.set()
+        if fate.status == "waiting":
+            pending.ended = asyncio.Event()
+        else:
+            self._forget(fate.lesson)
+
+    def drop(self, lesson: str) -> None:
+        """A lesson that waits is refused before it rode anything."""
+        assert not self._pending[lesson].riding, f"lesson {lesson} is riding"
+        self._forget(lesson)
+
+    async def fates(self, turn: str, *, wait_seconds: float) -> list[Fate]:
+        """What became of the lessons that rode a turn, waiting at most so long for those that still walk."""
+        walking = [self._pending[lesson] for lesson, ridden in self._rider_of.items() if ridden == turn]
+        if walking and wait_seconds > 0:
+            tasks = [asyncio.create_task(pending.ended.wait()) for pending in walking]
+            try:
+                await asyncio.wait(tasks, timeout=wait_seconds)
+            finally:
+                for task in tasks:
+                    task.cancel()
+        return list(self._fates.get(turn, {}).values())
+
+    def unboard(self, turn: str) -> None:
+        """The turn came to nothing before the lane heard of it: its riders wait again."""
+        for lesson in [lesson for lesson, ridden in self._rider_of.items() if ridden == turn]:
+            del self._rider_of[lesson]
+            self._pending[lesson].riding = False
+        self.leave(turn)
+
+    def leave(self, turn: str) -> None:
+        """Nobody asks any more what became of the turn's riders."""
+        self._fates.pop(turn, None)
+
+    def _forget(self, lesson: str) -> None:
+        del self._pending[lesson]
+        self._lane.post(lambda lane: lane.release(lesson))

@@ -1,0 +1,101 @@
+"""Snapshots of shadows on disk: named by content, written whole, readable after any crash.
+
+- A file appears under its name only once its bytes are on disk (written aside, synced, renamed, directory
+  synced), so a ledger row that names it never points at half a file.
+- A name is the hash of the content: writing the same snapshot twice is one file, and a read is checked.
+- A snapshot says what model, rank and alpha it was made for, and is read for no other.
+"""
+
+import os
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from daemon.http.errors import SnapshotDamaged
+from engine.lora import tensors_sha256
+
+_FOLDER = "adapters"
+
+
+class Snapshots:
+    """The snapshot files under a data directory. Names are relative to it."""
+
+    def __init__(self, data_dir: Path, *, made_for: Mapping[str, str]) -> None:
+        self._root = data_dir
+        self._made_for = {"format": "pt", **made_for}
+        (data_dir / _FOLDER).mkdir(parents=True, exist_ok=True)
+
+    def write(self, tensors: Mapping[str, Tensor]) -> str:
+        """Put a snapshot on disk; returns its name once it is there to stay."""
+        name = f"{_FOLDER}/{tensors_sha256(tensors)}.safetensors"
+        target = self._root / name
+        if target.exists():
+            return name
+        handle, aside = tempfile.mkstemp(dir=target.parent, prefix="writing-")
+        os.close(handle)
+        try:
+            save_file(dict(tensors), aside, metadata=self._made_for)
+            _sync(Path(aside))
+            Path(aside).replace(target)
+            _sync(target.parent)
+        finally:
+            Path(aside).unlink(missing_ok=True)
+        return name
+
+    def read(self, name: str) -> dict[str, Tensor]:
+        """The tensors of a snapshot.
+
+        Raises:
+            SnapshotDamaged: the file is missing, or holds something else than its name says.
+        """
+        path = self.check(name)
+        tensors = load_file(path)
+        if tensors_sha256(tensors) != path.stem:
+            raise SnapshotDamaged(f"the snapshot {name} in {self._root} has changed; restore it from a backup")
+        return tensors
+
+    def check(self, name: str) -> Path:
+        """The snapshot's file.
+
+        Raises:
+            SnapshotDamaged: it is missing, or was made for another model, rank or alpha.
+        """
+        path = self._root / name
+        if not path.is_file():
+            raise SnapshotDamaged(f"the snapshot {name} is missing from {self._root}; restore it from a backup")
+        with safe_open(path, framework="pt") as file:
+            found = file.metadata() or {}
+        for key, value in self._made_for.items():
+            if found.get(key) != value:
+                raise SnapshotDamaged(
+                    f"the adapters in {self._root} were made for {key} {found.get(key)}, this lane has {key} "
+                    f"{value}; start it as before, or with another --data-dir"
+                )
+        return path
+
+    def delete(self, name: str) -> None:
+        """Delete a snapshot that nothing names any more."""
+        (self._root / name).unlink(missing_ok=True)
+
+    def sweep(self, keep: Collection[str]) -> int:
+        """Delete every snapshot that isn't named, and what a crash left half written; returns how many."""
+        stray = [
+            path
+            for path in (self._root / _FOLDER).iterdir()
+            if path.is_file() and f"{_FOLDER}/{path.name}" not in keep
+        ]
+        for path in stray:
+            path.unlink(missing_ok=True)
+        return len(stray)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

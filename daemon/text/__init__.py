@@ -1,0 +1,1 @@
+"""Between text and tokens: the chat template, grammars, and a reply's parts."""
