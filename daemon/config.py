@@ -71,6 +71,9 @@ class Settings(BaseModel):
     alpha: int = Field(16, ge=1, description="the adapters' LoRA alpha; the term is scaled by alpha / rank")
     chunk_rows: int = Field(256, ge=1, description="rows of a lesson that go through a layer together, at most")
     lesson_mib: int = Field(256, ge=1, description="MiB a lesson may take; with less its graphs are rebuilt")
+    loss_after: Literal["idle", "always", "never"] = Field(
+        "idle", description="measure a lesson's loss after its step too: while nobody is served, always or never"
+    )
     duty: float = Field(
         0.10, gt=0, le=1, description="share of lane time learning may take while someone is served"
     )

@@ -196,7 +196,7 @@ class Service:
         self._say(f"weights repacked: {engine.packing.mode}, {engine.packing.nbytes / 2**20:.0f} MiB")
         self._say(f"{model.name} is ready after {time.perf_counter() - started:.1f} s")
         duty = DutyMeter(settings.duty, patience_seconds=settings.patience_seconds)
-        return Lane(engine, model.tokenizer.backend_tokenizer, duty=duty)
+        return Lane(engine, model.tokenizer.backend_tokenizer, duty=duty, measure_after=settings.loss_after)
 
     def _loaded(self) -> LoadedModel:
         assert self._model is not None, "the lane has not been started"

@@ -27,6 +27,7 @@ from engine.errors import LessonRefused
 from engine.lesson_queue import Boarding, LessonQueue
 from engine.live_lesson import LiveLesson, cancelled, refusal_of, rows_of
 from engine.live_turn import LiveTurn
+from engine.loss_after import MeasureAfter
 from engine.orders import (
     EndReason,
     Event,
@@ -54,11 +55,13 @@ class Lane:
         *,
         duty: DutyMeter | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        measure_after: MeasureAfter = "never",
     ) -> None:
         self.engine = engine
         self.duty = duty or DutyMeter()
         self._tokenizer = tokenizer
         self._clock = clock
+        self._measure_after = measure_after
         self._queue: deque[tuple[TurnOrder, float]] = deque()
         self._live: dict[str, LiveTurn] = {}
         self._holds: dict[str, Slot | None] = {}
@@ -139,8 +142,8 @@ class Lane:
         if walking and walking.order.id in lessons and walking.learned is None:
             walking.walk.cancel()
             self._lesson_over(walking.order, cancelled())
-        elif walking and walking.learned is not None and (over := walking.advance(0.0)):
-            self._learned(over)
+        elif walking and walking.learned is not None:
+            self._learned(walking.finish())
         for order in self._lessons.take(lessons):
             self._lesson_over(order, cancelled())
 
@@ -195,21 +198,31 @@ class Lane:
         self._events.append(TurnStarted(order.id, slot.index, shared))
 
     def _advance_walk(self) -> None:
-        serving = bool(self._live)  # a turn that waits for the walk's own slot is not being served
-        if self._walking is None or not self.duty.may_learn(self._clock(), serving=serving):
+        walking = self._walking
+        if walking is None:
             return
-        walking, started = self._walking, self._clock()
+        if walking.ended(serving=self.serving) is None and not self._run_segment(walking):
+            return
+        over = walking.ended(serving=self.serving)
+        if over is not None:
+            self._learned(over)
+
+    def _run_segment(self, walking: LiveLesson) -> bool:
+        """Run the lesson's next segment if it may; returns whether the lesson goes on."""
+        serving = bool(self._live)  # a turn that waits for the walk's own slot is not being served
+        if not self.duty.may_learn(self._clock(), serving=serving):
+            return True
+        started = self._clock()
         try:
-            over = walking.advance(self.engine.pace.segment_seconds)
+            walking.advance(self.engine.pace.segment_seconds, serving=self.serving)
         except Exception as error:  # a lesson's border: it costs a lesson, never a conversation
             self._lesson_over(walking.order, refusal_of(error))
-            return
+            return False
         finally:
             ended = self._clock()
             self.duty.learned(started=started, ended=ended)
             walking.held_up_seconds += ended - started if serving else 0.0
-        if over is not None:
-            self._learned(over)
+        return True
 
     def _learned(self, over: LessonEnded) -> None:
         assert self._walking is not None, f"lesson {over.lesson} does not walk"
@@ -236,7 +249,7 @@ class Lane:
             self._lesson_over(order, refused)
             step = self.engine.step(Batch(rows))
         else:
-            self._walking = LiveLesson(order, step.walks[0], slot)
+            self._walking = LiveLesson(order, step.walks[0], slot, self._measure_after)
             slot.pinned_tokens = len(order.prefix)
             self._events.append(LessonStarted(order.id, slot.index, order.rides))
         self._take_logits(rows, step.logits)

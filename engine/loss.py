@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 SLICE_BYTES = 5 * 2**20
@@ -82,13 +83,29 @@ def loss_slices(
         slice_bytes: the most bytes of float32 logits held at once.
     """
     gradient.zero_()
-    weighed = rows.weighed
-    most = max(1, slice_bytes // (4 * vocabulary))
-    step = max(1, math.ceil(len(weighed) / math.ceil(len(weighed) / most))) if weighed else 1
-    for first in range(0, len(weighed), step):
-        chosen = weighed[first : first + step]
+    for chosen in _slices(rows, slice_bytes // (4 * vocabulary)):
         as_served = None if served is None else partial(served_head or head, served[list(chosen)])
         yield _one_slice(states, gradient, rows, head, chosen, as_served)
+
+
+def plain_loss_slices(
+    states: Tensor, rows: LabelledRows, head: Head, *, vocabulary: int, slice_bytes: int = SLICE_BYTES
+) -> Iterator[SliceLoss]:
+    """The same loss without gradient and KL, slice by slice; arguments as `loss_slices`."""
+    for chosen in _slices(rows, slice_bytes // (4 * vocabulary)):
+        index, targets = list(chosen), torch.tensor([rows.targets[i] for i in chosen])
+        with torch.no_grad():
+            losses = F.cross_entropy(head(states[index]), targets, reduction="none")
+        own = dict(zip(chosen, losses.tolist(), strict=True))
+        loss = math.fsum(rows.weights[i] * own[i] for i in chosen) / rows.divisor
+        yield SliceLoss(loss=loss, kl_sum=0.0, row_losses=own)
+
+
+def _slices(rows: LabelledRows, most: int) -> Iterator[Sequence[int]]:
+    """The rows that take part, in slices as even as can be of at most so many, and at least one."""
+    weighed = rows.weighed
+    step = math.ceil(len(weighed) / math.ceil(len(weighed) / max(1, most))) if weighed else 1
+    return (weighed[first : first + step] for first in range(0, len(weighed), step))
 
 
 def _one_slice(

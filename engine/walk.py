@@ -60,8 +60,19 @@ class WalkForm:
 
 
 @dataclass(frozen=True, slots=True)
+class LossAfter:
+    """A lesson's loss and that of each of its rows, as `LessonLearned` has them, after its step."""
+
+    loss: float
+    row_losses: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LessonLearned:
-    """A lesson's step, and what it was worth. Losses are before the step, in nats; KL(served ‖ shadow) too."""
+    """A lesson's step, and what it was worth. Losses are before the step, in nats; KL(served ‖ shadow) too.
+
+    `after` is there if it was measured; its time is none of the lesson's.
+    """
 
     loss: float
     row_losses: tuple[float | None, ...]
@@ -73,6 +84,7 @@ class LessonLearned:
     longest_segment_seconds: float
     peak_bytes: int
     chunk_rows: int
+    after: LossAfter | None = None
 
 
 @dataclass(slots=True)
@@ -132,7 +144,7 @@ class Walk:
         self.lesson = lesson
         self.shadow = shadow
         self.form = form
-        self._model = model
+        self.model = model
         self._plan = plan
         self._store = store
         self._pace = pace
@@ -169,7 +181,7 @@ class Walk:
         self.shadow.drop_gradient()
         served = self.lesson.served_states
         if served is None:
-            served = yield from self._served_states()
+            served = yield from self.final_states(self.lesson.served_uses)
         links, own = RunLinks(), (Use(self.shadow.name),)
         chunks = self._chunks(links)
         inputs: dict[tuple[int, int], Tensor | _Graph] = {}
@@ -214,7 +226,7 @@ class Walk:
         )
         positions = torch.arange(start, start + len(tokens))[None]
         with torch.no_grad():
-            program = self._model.record(torch.tensor([tokens]), positions, view)
+            program = self.model.record(torch.tensor([tokens]), positions, view)
         return _Chunk(index, first, first + len(tokens), program, view)
 
     def _run_layer(
@@ -223,22 +235,22 @@ class Walk:
         """One layer of one chunk from its input [1, C, H]; with `learns`, as a graph of its own."""
         leaf = state.detach().requires_grad_(learns and layer > 0)
         with torch.set_grad_enabled(learns), self._plan.using(*uses):
-            output = self._model.run_layer(chunk.program, layer, leaf)
+            output = self.model.run_layer(chunk.program, layer, leaf)
         self._note_memory()
         return _Graph(leaf, output, chunk.view.handed_on())
 
-    def _served_states(self) -> Generator[None, None, Tensor]:
-        """The run's final states [R, H] under the stable set, by a forward pass of their own."""
+    def final_states(self, uses: tuple[Use, ...]) -> Generator[None, None, Tensor]:
+        """The run's final states [R, H] under those adapters, by a forward pass of their own."""
         links, states = RunLinks(), []
         for chunk in self._chunks(links):
             state = chunk.program.entry
             for layer in range(self._layers):
-                graph = self._run_layer(chunk, layer, state, self.lesson.served_uses, learns=False)
+                graph = self._run_layer(chunk, layer, state, uses, learns=False)
                 links.add(chunk.index, layer, graph.handed, learns=False)
                 state = graph.output
                 yield
             with torch.no_grad():
-                states.append(self._model.finish(state)[0])
+                states.append(self.model.finish(state)[0])
         return torch.cat(states)
 
     def _loss(self, hidden: Tensor, served: Tensor) -> Generator[None, None, tuple[_Tally, Tensor]]:
@@ -247,10 +259,10 @@ class Walk:
             hidden[0],
             gradient[0],
             self.lesson.rows,
-            lambda states: self._model.logits(self._model.finish(states)),
-            vocabulary=self._model.vocabulary,
+            lambda states: self.model.logits(self.model.finish(states)),
+            vocabulary=self.model.vocabulary,
             served=served,
-            served_head=torch.no_grad()(self._model.logits),
+            served_head=torch.no_grad()(self.model.logits),
         )
         for part in slices:
             tally.add(part)

@@ -5,6 +5,7 @@
 * What is read equals what was written, to the bit: weights keep all 64.
 """
 
+import math
 import struct
 from collections.abc import Sequence
 from enum import StrEnum
@@ -78,6 +79,25 @@ class Weights(TypeDecorator[tuple[float, ...]]):
     def process_result_value(self, value: bytes | None, _dialect: Dialect) -> tuple[float, ...] | None:
         """Bytes to weights."""
         return None if value is None else struct.unpack(f"<{len(value) // 8}d", value)
+
+
+class RowLosses(TypeDecorator[tuple[float | None, ...]]):
+    """Losses of labelled rows, 64-bit floats; NaN is a row that has none."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[float | None, ...] | None, _dialect: Dialect) -> bytes | None:
+        """Losses to bytes."""
+        if value is None:
+            return None
+        return struct.pack(f"<{len(value)}d", *(math.nan if loss is None else loss for loss in value))
+
+    def process_result_value(self, value: bytes | None, _dialect: Dialect) -> tuple[float | None, ...] | None:
+        """Bytes to losses."""
+        if value is None:
+            return None
+        return tuple(None if math.isnan(x) else x for x in struct.unpack(f"<{len(value) // 8}d", value))
 
 
 class Word(TypeDecorator[W]):

@@ -107,6 +107,8 @@ class KeptSignal:
     step: str | None
     step_number: int | None
     loss_before: float | None
+    loss_after: float | None
+    """None also where it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,11 @@ class Step:
     id: str
     lesson: str
     loss_before: float
+    row_losses_before: tuple[float | None, ...]
+    """Of each row of the lesson, before its weight; None where it has no label, or one of weight 0."""
+    loss_after: float | None
+    """None where it was not measured, as `row_losses_after`."""
+    row_losses_after: tuple[float | None, ...] | None
     kl_served: float | None
     gradient_norm: float
     optimizer: str

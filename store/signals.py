@@ -128,6 +128,7 @@ def _kept(row: SignalTable, step: StepTable | None) -> KeptSignal:
         step=None if step is None else step.id,
         step_number=None if step is None else step.number,
         loss_before=None if step is None else step.loss_before,
+        loss_after=None if step is None else step.loss_after,
     )
 
 

@@ -90,6 +90,7 @@ def _told(row: StepTable, lesson: LessonTable) -> Entry:
             "signals": [*row.signals],
             "rows": len(row.tokens),
             "loss_before": row.loss_before,
+            "loss_after": row.loss_after,
             "kl_served": row.kl_served,
             "gradient_norm": row.gradient_norm,
             "lr": row.lr,

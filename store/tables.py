@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from store.columns import Counter, Json, JsonValue, TargetIds, TokenIds, Weights, Word
+from store.columns import Counter, Json, JsonValue, RowLosses, TargetIds, TokenIds, Weights, Word
 from store.words import AdapterState, LedgerKind, LessonState, Role, SignalState
 
 NAMES = {
@@ -45,6 +45,7 @@ class Base(DeclarativeBase):
         tuple[int, ...]: TokenIds,
         tuple[int | None, ...]: TargetIds,
         tuple[float, ...]: Weights,
+        tuple[float | None, ...]: RowLosses,
         list[str]: JSON,
         dict[str, JsonValue]: Json,
         SignalState: Word(SignalState),
@@ -175,6 +176,9 @@ class StepTable(Base):
     targets: Mapped[tuple[int | None, ...]]
     weights: Mapped[tuple[float, ...]]
     loss_before: Mapped[float]
+    row_losses_before: Mapped[tuple[float | None, ...]]
+    loss_after: Mapped[float | None]
+    row_losses_after: Mapped[tuple[float | None, ...] | None]
     kl_served: Mapped[float | None]
     gradient_norm: Mapped[float]
     optimizer: Mapped[str]

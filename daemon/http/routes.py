@@ -273,6 +273,7 @@ def _signal_json(kept: KeptSignal) -> dict[str, Any]:
         "refusal": refusal,
         "step": kept.step_number,
         "loss_before": kept.loss_before,
+        "loss_after": kept.loss_after,
     }
 
 

@@ -67,6 +67,7 @@ def learned_facts(step: Step, number: int) -> dict[str, Any]:
     return {
         "step": number,
         "loss": step.loss_before,
+        "loss_after": step.loss_after,
         "kl_served": step.kl_served,
         "gradient_norm": step.gradient_norm,
         "learning_ms": round(step.learning_ms, 1),

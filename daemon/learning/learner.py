@@ -126,12 +126,16 @@ class Learner:
 
     async def _commit(self, pending: Pending, event: LessonEnded, learned: LessonLearned) -> None:
         assert event.snapshot is not None, f"lesson {pending.id} was learned without a snapshot"
+        after = learned.after
         former = (await self._store.read(stored_adapters.adapters_of, pending.agent)).shadow.snapshot
         file = await asyncio.to_thread(self._snapshots.write, event.snapshot)
         step = Step(
             id=f"step-{uuid.uuid4().hex}",
             lesson=pending.id,
             loss_before=learned.loss,
+            row_losses_before=learned.row_losses,
+            loss_after=None if after is None else after.loss,
+            row_losses_after=None if after is None else after.row_losses,
             kl_served=learned.kl_served,
             gradient_norm=learned.step.gradient_norm,
             optimizer=self._optimizer.name,

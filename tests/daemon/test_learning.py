@@ -88,6 +88,31 @@ async def test_a_step_row_holds_what_is_needed_to_judge_it_and_to_do_it_again(ru
     assert step["learning_ms"] > 0
 
 
+async def test_what_a_lesson_did_to_its_rows_is_told_where_it_is_measured(start: Start) -> None:
+    async with start(loss_after="always") as running:
+        _, correction = await corrected(running)
+        (lesson,) = (await go_on(running))["learn"]["lessons"]
+        (row,) = (await running.get("/ledger", kind="step"))["rows"]
+        step = (await running.get(f"/ledger/{row['seq']}"))["step"]
+        fate = await running.get(f"/signals/{correction['id']}")
+    assert step["loss_after"] < step["loss_before"]
+    assert lesson["loss_after"] == fate["loss_after"] == row["body"]["loss_after"] == step["loss_after"]
+    assert len(step["row_losses_before"]) == len(step["row_losses_after"]) == len(step["targets"])
+    assert sum(step["row_losses_before"]) / len(step["targets"]) == pytest.approx(step["loss_before"])
+    assert sum(step["row_losses_after"]) / len(step["targets"]) == pytest.approx(step["loss_after"])
+
+
+async def test_what_is_not_measured_is_null(start: Start) -> None:
+    async with start(loss_after="never") as running:
+        _, correction = await corrected(running)
+        await go_on(running)
+        (row,) = (await running.get("/ledger", kind="step"))["rows"]
+        step = (await running.get(f"/ledger/{row['seq']}"))["step"]
+        fate = await running.get(f"/signals/{correction['id']}")
+    assert fate["loss_before"] > 0
+    assert fate["loss_after"] is step["loss_after"] is step["row_losses_after"] is None
+
+
 async def test_the_same_signal_twice_is_one_row_and_another_body_is_a_conflict(running: Running) -> None:
     turn = await running.ask()
     body = {"id": "one", "agent": AGENT, "context": "room", "kind": "action", "turn": turn["turn"]}
