@@ -8,6 +8,7 @@
 import argparse
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, V
 from pydantic.fields import FieldInfo
 
 ENVIRONMENT_PREFIX = "RIDEALONG_"
+
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+")
+"""As browsers write it in `Origin`."""
 
 
 class ConfigError(Exception):
@@ -50,6 +54,9 @@ class Settings(BaseModel):
         None, description="a file of keys, one a line, its owner's alone: operator KEY, or agent NAME KEY"
     )
     host: str = Field("127.0.0.1", description="the address to listen on; without keys loopback only")
+    allow_origin: tuple[str, ...] = Field(
+        (), description="an origin whose web pages may ask this lane, as http://host:port; give it again for each"
+    )
     port: int = Field(8088, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
     ready_file: Path | None = Field(None, description="a file that holds the URL once the lane serves")
     slots: int = Field(4, ge=1, le=256, description="sequences served at once")
@@ -88,6 +95,9 @@ class Settings(BaseModel):
     )
     max_messages: int = Field(10_000, ge=1, description="messages of one request, and as many tools")
     max_body_mib: float = Field(32, gt=0, le=1024, description="MiB of one request's body")
+    max_bodies_mib: float = Field(
+        256, gt=0, validate_default=True, description="MiB of all bodies held at once; more is answered 503"
+    )
     max_connections: int = Field(256, ge=1, description="connections open at once; one more is answered 503")
     read_seconds: float = Field(30.0, gt=0, description="how long a request's body may take to come")
     write_seconds: float = Field(60.0, gt=0, description="how long a client may take nothing of its answer")
@@ -98,10 +108,26 @@ class Settings(BaseModel):
         10.0, gt=0, description="how long open requests may go on after the service was told to stop"
     )
 
-    @field_validator("learn", "untrusted", mode="before")
+    @field_validator("learn", "untrusted", "allow_origin", mode="before")
     @classmethod
     def _one_or_many(cls, value: object) -> object:
         return tuple(part for part in value.split(",") if part) if isinstance(value, str) else value
+
+    @field_validator("allow_origin")
+    @classmethod
+    def _origins_without_paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin; write scheme://host or scheme://host:port, no path")
+        return value
+
+    @field_validator("max_bodies_mib")
+    @classmethod
+    def _room_for_one(cls, value: float, info: ValidationInfo) -> float:
+        one = info.data.get("max_body_mib", 0)
+        if value < one:
+            raise ValueError(f"a single body may have {one:g} MiB; raise this, or lower --max-body-mib")
+        return value
 
     @field_validator("host")
     @classmethod

@@ -82,12 +82,19 @@ class Service:
     """One lane with its store. Made on the event loop that will run it."""
 
     def __init__(
-        self, settings: Settings, store: Store, *, say: Say, on_failure: Callable[[BaseException], None]
+        self,
+        settings: Settings,
+        store: Store,
+        *,
+        say: Say,
+        on_failure: Callable[[BaseException], None],
+        hurry: asyncio.Event,
     ) -> None:
         self._settings = settings
         self._keys = _keys(settings)
         self._store = store
         self._say = say
+        self._hurry = hurry
         self._optimizer = OptimizerSettings(name=settings.optimizer, lr=settings.lr)
         self._model: LoadedModel | None = None
         self._parts: _Parts | None = None
@@ -169,7 +176,7 @@ class Service:
         state = LaneState(lane, chat, LaneFacts(model.name, model.directory, settings.slots, context_tokens))
         others = [*state.routes(), *LoraRoutes(loras).routes(), *MetricsRoute(metrics, store).routes()]
         others += LearnRoute(store, lane, prompts, asked, slots=settings.slots).routes()
-        requests = OpenRequests(drain_seconds=settings.drain_seconds)
+        requests = OpenRequests(drain_seconds=settings.drain_seconds, hurry=self._hurry)
         endpoints = dialect_handlers(turns, prompts, model=model.name)
         app = application(routes, endpoints, others, settings=settings, keys=self._keys, requests=requests)
         app.add_routes([openapi.route(app)])
@@ -254,7 +261,7 @@ async def _owned(*work: Coroutine[object, object, None]) -> AsyncIterator[None]:
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM.
+    """Serve until SIGINT or SIGTERM; a second one has what is still open be cut off at once.
 
     Raises:
         ServiceFailed: the lane or one of the service's tasks failed.
@@ -265,18 +272,24 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve_until_signalled(settings: Settings) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop, hurry, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+
+    def told() -> None:
+        (hurry if stop.is_set() else stop).set()
+
     for number in (os_signal.SIGINT, os_signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    async with running(settings, stop, say=_say) as url:
+        loop.add_signal_handler(number, told)
+    async with running(settings, stop, hurry, say=_say) as url:
         _say(f"serving at {url}")
         await stop.wait()
         _say("stopping")
 
 
 @asynccontextmanager
-async def running(settings: Settings, stop: asyncio.Event, *, say: Say) -> AsyncIterator[str]:
-    """A running service; gives its URL. `stop` is set if it fails.
+async def running(
+    settings: Settings, stop: asyncio.Event, hurry: asyncio.Event, *, say: Say
+) -> AsyncIterator[str]:
+    """A running service; gives its URL. `stop` is set if it fails; set `hurry` for its end not to wait for anyone.
 
     Raises:
         ServiceFailed: the lane or a task failed while it ran.
@@ -290,7 +303,8 @@ async def running(settings: Settings, stop: asyncio.Event, *, say: Say) -> Async
 
     store = await asyncio.to_thread(Store.open, settings.database, create=True)
     try:
-        async with Service(settings, store, say=say, on_failure=failed).serving() as url:
+        service = Service(settings, store, say=say, on_failure=failed, hurry=hurry)
+        async with service.serving() as url:
             yield url
     finally:
         await asyncio.to_thread(store.close)

@@ -80,8 +80,7 @@ class LessonLearned:
     step: StepTaken
     steps: int
     learning_seconds: float
-    segments: int
-    longest_segment_seconds: float
+    segment_seconds: tuple[float, ...]
     peak_bytes: int
     chunk_rows: int
     after: LossAfter | None = None
@@ -321,8 +320,7 @@ class Walk:
             step=step,
             steps=self.shadow.steps,
             learning_seconds=math.fsum(self._seconds),
-            segments=len(self._seconds),
-            longest_segment_seconds=max(self._seconds),
+            segment_seconds=tuple(self._seconds),
             peak_bytes=self._peak_bytes,
             chunk_rows=chunk_rows,
         )

@@ -70,9 +70,8 @@ class Metrics:
         )
         self._turn_seconds = self._histogram("turn_seconds", "From a turn's order to its end.", _TURN_SECONDS)
         self._lessons = self._counter("lessons", "Lessons that ended, by how and why.", "outcome", "code")
-        self._segments = self._counter("lesson_segments", "Segments of lessons that were learned.")
-        self._longest_segment = self._histogram(
-            "lesson_longest_segment_seconds", "Each learned lesson's longest segment.", _TOKEN_SECONDS
+        self._segment = self._histogram(
+            "lesson_segment_seconds", "Each segment of the lessons that were learned.", _TOKEN_SECONDS
         )
         self._learning = self._counter("learning_seconds", "Time that learned lessons took of the lane.")
         self._ledger = self._gauge("ledger_last_seq", "Number of the ledger's last row.")
@@ -107,8 +106,8 @@ class Metrics:
         """A lesson's step is committed."""
         self.lesson("learned")
         self._learning.inc(lesson.learning_seconds)
-        self._segments.inc(lesson.segments)
-        self._longest_segment.observe(lesson.longest_segment_seconds)
+        for seconds in lesson.segment_seconds:
+            self._segment.observe(seconds)
 
     def lesson(self, outcome: Outcome, code: str = "") -> None:
         """A lesson ended so."""

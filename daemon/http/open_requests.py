@@ -1,6 +1,7 @@
 """The requests that are open, and how they end when the service stops.
 
-- From then on a new one is refused; those that are open go on for a while, and are then cut off.
+- From then on a new one is refused; those that are open go on for a while, and are then cut off; at once
+  if it hurries.
 - A request counts until its answer is written, or its handler has seen to its turns.
 """
 
@@ -18,8 +19,9 @@ CUT_SECONDS = 10.0
 class OpenRequests:
     """Counts requests in, and sees them out."""
 
-    def __init__(self, *, drain_seconds: float) -> None:
+    def __init__(self, *, drain_seconds: float, hurry: asyncio.Event) -> None:
         self._drain_seconds = drain_seconds
+        self._hurry = hurry
         self._tasks: set[asyncio.Task[object]] = set()
         self._draining = False
 
@@ -49,8 +51,18 @@ class OpenRequests:
         """Wait for those that are open, then cut off those that still are."""
         assert self._draining, "new requests are still taken"
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._drain_seconds)
+            await self._drained()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CUT_SECONDS)
+
+    async def _drained(self) -> None:
+        """Return when all have ended, after the time they have, or as soon as it hurries."""
+        hurried = asyncio.create_task(self._hurry.wait())
+        ended = asyncio.create_task(asyncio.wait(self._tasks))
+        waits = {hurried, ended}
+        await asyncio.wait(waits, timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

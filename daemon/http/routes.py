@@ -13,12 +13,22 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from daemon.config import Settings
 from daemon.dialects.every import Endpoint
 from daemon.http.access import KEYS, authorise, caller_of
-from daemon.http.bodies import MAX_MESSAGES, READ_SECONDS, parse_json, read_body, read_json
+from daemon.http.bodies import (
+    BODY_ROOM,
+    MAX_MESSAGES,
+    READ_SECONDS,
+    BodyRoom,
+    body_of,
+    parse_json,
+    read_body,
+    read_json,
+)
 from daemon.http.error_answers import answer_errors
 from daemon.http.errors import BadRequest, bad_field
 from daemon.http.keys import Keys
 from daemon.http.ledger_json import filter_of, row_json, step_json, time_text
 from daemon.http.open_requests import OpenRequests
+from daemon.http.origins import Origins
 from daemon.http.speaker import check_signals
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.boarding import Boarding
@@ -185,10 +195,13 @@ def application(
     requests: OpenRequests,
 ) -> web.Application:
     """The HTTP application."""
+    origins = Origins(settings.allow_origin, guarded=not keys)
     app = web.Application(
-        middlewares=[answer_errors, requests.admit, authorise, read_body],
+        middlewares=[answer_errors, origins.check, requests.admit, authorise, read_body],
         client_max_size=int(settings.max_body_mib * 2**20),
     )
+    app.on_response_prepare.append(origins.say_who_may_read)
+    app[BODY_ROOM] = BodyRoom(int(settings.max_bodies_mib * 2**20))
     app[KEYS], app[MAX_MESSAGES], app[READ_SECONDS] = keys, settings.max_messages, settings.read_seconds
     app.add_routes(
         [
@@ -218,7 +231,7 @@ class _Given(BaseModel):
 async def _read_signals(request: web.Request) -> _Given:
     """The signals of a request: a JSON object, a JSON list, or a JSON object a line."""
     if request.content_type == "application/x-ndjson":
-        body: Any = [parse_json(line) for line in (await request.read()).splitlines() if line.strip()]
+        body: Any = [parse_json(line) for line in body_of(request).splitlines() if line.strip()]
     else:
         body = await read_json(request)
     try:

@@ -131,9 +131,10 @@ def start(tiny_chat: Path, tmp_path: Path) -> Start:
         made = Settings(**(chosen | settings))
         made.data_dir.mkdir(exist_ok=True)
         failures: list[BaseException] = []
+        hurry = asyncio.Event()
         store = await asyncio.to_thread(Store.open, made.database, create=True)
         try:
-            service = Service(made, store, say=lambda _line: None, on_failure=failures.append)
+            service = Service(made, store, say=lambda _line: None, on_failure=failures.append, hurry=hurry)
             async with (
                 service.serving() as url,
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http,

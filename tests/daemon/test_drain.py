@@ -89,6 +89,27 @@ async def test_what_is_still_open_after_a_while_is_cut_off_and_recorded(
     assert rows == ["cancelled"]
 
 
+async def test_when_it_hurries_what_is_open_is_cut_off_at_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start(slots=1, drain_seconds=1000) as running:
+        with one_by_one(monkeypatch) as steps:
+            client = asking(running, "hello", stream=True)
+            steps.allow(3)
+            await steps.at(4)
+            parts = running.service._parts
+            assert parts is not None
+            parts.requests.refuse_new()
+            ending = asyncio.create_task(parts.requests.end())
+            running.service._hurry.set()
+            await running.until(having(lambda: not running.service.lane._jobs.empty()))
+            steps.go_on()
+            await ending
+        with pytest.raises(aiohttp.ClientError):
+            await client
+        assert await running.store.read(turn_reasons) == ["cancelled"]
+
+
 async def test_once_it_stops_no_lesson_rides_any_more(running: Running) -> None:
     _, correction = await corrected(running)
     parts = running.service._parts
@@ -141,6 +162,32 @@ def test_lessons_stop_between_two_segments_and_are_learned_once_after_the_next_s
         wait_for(lambda: len(rows_of(data_dir, LedgerKind.STEP)) == 24)
     states = check_books(data_dir, agent.acknowledged)
     assert set(states.values()) == {"learned"}
+
+
+def test_told_a_second_time_the_service_ends_without_waiting_for_anyone(
+    serve: Serve, tiny_chat: Path, tmp_path: Path
+) -> None:
+    many = 24
+    flags = ("--model", str(tiny_chat), "--ctx", "512", "--slots", "1", "--drain-seconds", "1000")
+    with serve(*flags) as child, ThreadPoolExecutor(many) as clients:
+        agent = Agent(child.url, "tiny-chat")
+        open_ = [clients.submit(agent.ask, f"{i}: who lit the lighthouse?", max_tokens=400) for i in range(many)]
+        wait_for(lambda: any(turn.done() for turn in open_))
+        child.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: refuses_new(child))
+        assert stop(child) == 0
+        assert any(turn.exception() for turn in open_), "every turn was waited for"
+    with reading(tmp_path / "data") as session:
+        assert "cancelled" in turn_reasons(session)
+        assert chain.verify(session).why is None
+
+
+def refuses_new(child: Child) -> bool:
+    try:
+        call(child.url, "/health")
+    except Refused as refused:
+        return "stopping" in str(refused)
+    return False
 
 
 def test_a_service_with_nothing_to_do_stops_at_once(serve: Serve, tiny_chat: Path) -> None:

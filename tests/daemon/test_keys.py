@@ -229,7 +229,7 @@ async def test_an_agent_sees_the_slots_and_not_who_has_them(guarded: Running) ->
 
 async def test_who_may_not_ask_is_told_so_before_her_body_is_read(guarded: Running) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", int(guarded.url.rpartition(":")[2]))
-    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
     async with asyncio.timeout(10):
         assert b" 401 " in await reader.readline()
     writer.close()

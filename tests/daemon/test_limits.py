@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from daemon.config import Settings
+from daemon.config import ConfigError, Settings, read_settings
 from daemon.dialects.prompts import Prompts
 from daemon.http.connections import Connection, Door
 from daemon.http.errors import BadRequest, TooMany
@@ -169,7 +169,7 @@ async def wire(running: Running) -> AsyncIterator[tuple[asyncio.StreamReader, as
 async def test_a_connection_too_many_is_answered_503_and_closed(start: Start) -> None:
     async with start(max_connections=2) as running, wire(running), wire(running) as (_, second):
         async with wire(running) as (reader, writer):
-            writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 503 ")
             assert b"Retry-After: 1" in head
@@ -216,7 +216,7 @@ async def test_a_head_that_comes_a_letter_at_a_time_is_cut_off(start: Start) -> 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_that_comes_a_letter_at_a_time_is_a_408(start: Start, path: str, chunked: bool) -> None:
     length = "Transfer-Encoding: chunked" if chunked else "Content-Length: 100000"
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n".encode()
     async with start(read_seconds=0.3) as running, wire(running) as (reader, writer):
         pieces = (b"1\r\nx\r\n" if chunked else letter for letter in letters())
         said = await dribble(reader, writer, head, pieces)
@@ -227,13 +227,13 @@ async def test_a_body_that_comes_a_letter_at_a_time_is_a_408(start: Start, path:
 
 async def test_a_connection_that_is_idle_is_closed(start: Start) -> None:
     async with start(keep_alive_seconds=0.3) as running, wire(running) as (reader, writer):
-        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(start: Start) -> None:
     async with start(max_body_mib=1) as running, wire(running) as (reader, writer):
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n")
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
 
 
@@ -262,7 +262,7 @@ def streaming(running: Running) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", port(running)))
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
     client.sendall(f"{head}Content-Length: {len(STREAM)}\r\n\r\n{STREAM}".encode())
     return client
 
@@ -326,3 +326,24 @@ async def test_a_client_that_takes_something_each_time_is_let_be_and_one_that_do
         await wire.cut_off.wait()
         assert wire.unsent == [58]
         connection.connection_lost(None)
+
+
+async def test_all_bodies_that_are_held_at_once_have_a_most(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"model": "tiny-chat", "prompt": "hello", "max_tokens": 4, "user": "x" * 700_000}
+    async with start(max_body_mib=1, max_bodies_mib=1, slots=1) as running:
+        with one_by_one(monkeypatch) as steps:
+            first = asyncio.create_task(running.post("/v1/completions", body))
+            await steps.at(1)
+            async with running.http.post(f"{running.url}/v1/completions", json=body) as answer:
+                assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+                assert "--max-bodies-mib" in (await answer.json())["error"]["message"]
+            small = asyncio.create_task(running.ask())
+            await running.until(having(lambda: running.service.lane.live_turns == 2))
+            steps.go_on()
+            assert (await first)[0] == (await small)["status"] == 200
+        assert (await running.post("/v1/completions", body))[0] == 200
+
+
+def test_there_is_room_for_one_body() -> None:
+    with pytest.raises(ConfigError, match="max-bodies-mib"):
+        read_settings({"max_body_mib": 300}, {})

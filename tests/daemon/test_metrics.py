@@ -77,9 +77,10 @@ async def test_lessons_are_counted_by_what_became_of_them(start: Start) -> None:
     lessons = {key[1]: count for key, count in samples.items() if key[0] == "lessons_total"}
     assert lessons == {frozenset(("learned", "")): 1, frozenset(("refused", "unserved_prefix")): 1}
     assert value(samples, "learning_seconds_total") == pytest.approx(step["learning_ms"] / 1000)
-    assert value(samples, "lesson_longest_segment_seconds_count") == 1
-    assert 0 < value(samples, "lesson_longest_segment_seconds_sum") <= value(samples, "learning_seconds_total")
-    assert value(samples, "lesson_segments_total") > 4
+    segments = {key[1]: count for key, count in samples.items() if key[0] == "lesson_segment_seconds_bucket"}
+    assert value(samples, "lesson_segment_seconds_count") == segments[frozenset({"+Inf"})] > 4
+    assert value(samples, "lesson_segment_seconds_sum") == pytest.approx(step["learning_ms"] / 1000)
+    assert segments[frozenset({"0.001"})] < segments[frozenset({"2.5"})], "all went into one bucket"
     assert value(samples, "waiting_lessons") == 0
 
 
