@@ -2,8 +2,9 @@
 
 - Whoever is served waits for a segment as long as for a step of their own, more or less; between
   `SEGMENT_SECONDS`, since shorter ones gain nobody anything and longer ones are noticed.
-- The rows are halved when a walk's segments were too long, and doubled when they took less than a quarter of
-  what they may. A lesson on its way keeps its rows, and its step says how many they were.
+- The rows are halved when a walk beside which somebody was served had segments that were too long, and doubled
+  when they took less than a quarter of what they may, or when nobody was served. A lesson on its way keeps its
+  rows, and its step says how many they were.
 """
 
 SEGMENT_SECONDS = (0.020, 0.250)
@@ -19,6 +20,7 @@ class Pace:
         self.chunk_rows = chunk_rows
         self._most, self._least = chunk_rows, min(chunk_rows, LEAST_ROWS)
         self._step_seconds = 0.0
+        self._served = False
 
     @property
     def segment_seconds(self) -> float:
@@ -28,11 +30,12 @@ class Pace:
 
     def served(self, seconds: float) -> None:
         """A decode step took so long."""
-        self._step_seconds = seconds
+        self._step_seconds, self._served = seconds, True
 
     def walked(self, rows: int, seconds: float) -> None:
         """A walk in chunks of so many rows had segments that took so long, most of them."""
-        if seconds > self.segment_seconds:
+        served, self._served = self._served, False
+        if served and seconds > self.segment_seconds:
             self.chunk_rows = max(self._least, min(rows, self.chunk_rows) // 2)
-        elif rows == self.chunk_rows and seconds < self.segment_seconds / 4:
+        elif rows == self.chunk_rows and (not served or seconds < self.segment_seconds / 4):
             self.chunk_rows = min(self._most, 2 * rows)
