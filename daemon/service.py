@@ -47,6 +47,7 @@ from engine.duty import DutyMeter
 from engine.engine import Engine, EngineSettings
 from engine.lane import Lane
 from engine.lora import AdapterShape
+from engine.machine import MadeBy
 from engine.orders import LessonEnded, LessonStarted
 from engine.shadow import OptimizerSettings
 from engine.weights import LoadedModel, load_model
@@ -132,12 +133,13 @@ class Service:
         context_tokens = await lane.call(lambda own: own.engine.settings.context_tokens)
         chat, rides = HuggingFaceChat(model.tokenizer, model.end_tokens), Rides(lane)
         made_for = {"model": model.identity, "rank": str(settings.rank), "alpha": str(settings.alpha)}
+        made_by = made_for | await lane.call(lambda own: MadeBy.of(own.engine).as_json())
         snapshots = Snapshots(settings.data_dir, made_for=made_for)
         exports, shape = settings.data_dir / "exports", AdapterShape(rank=settings.rank, alpha=settings.alpha)
         loras = LoraAdapters(lane, exports, shape)
         adapters = AgentAdapters(store, lane, snapshots, loras)
         metrics = Metrics(lane, rides, slots=settings.slots, model=model.name)
-        learner = Learner(store, rides, adapters, snapshots, metrics, optimizer=self._optimizer)
+        learner = Learner(store, rides, adapters, snapshots, metrics, optimizer=self._optimizer, made_by=made_by)
         boarding = Boarding(
             lane,
             rides,

@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from engine.attention import AttentionForm, attend, attend_decode
 from engine.errors import ModelNotUsable
+from engine.passes import neighbours
 from engine.recurrent import PassStates, ServingStates, StateKey
 
 
@@ -173,7 +174,7 @@ class ServingView(PassView):
         self._store = store
         self._places = tuple(zip(slots, starts, strict=True))
         self._slots, self._starts = torch.tensor(slots), torch.tensor(starts)
-        self._neighbours = _neighbours(slots)
+        self._neighbours = neighbours(slots)
         self._masks: dict[tuple[int, int | None], Tensor] = {}
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
@@ -214,9 +215,3 @@ class ServingView(PassView):
                 seen &= positions > own - window
             self._masks[first, window] = seen[:, None, None]
         return self._masks[first, window]
-
-
-def _neighbours(slots: Sequence[int]) -> list[tuple[int, int]]:
-    """Where, in the pass's order, slots stand next to each other in storage: [first, stop) of each stretch."""
-    borders = [i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1]
-    return list(zip([0, *borders], [*borders, len(slots)], strict=True))

@@ -39,7 +39,7 @@ from engine.memory import lesson_room
 from engine.model import LayeredModel
 from engine.pace import Pace
 from engine.packed import Repack, repack
-from engine.passes import Pass, ends_prompt, plan_passes
+from engine.passes import Pass, ends_prompt, plan_passes, shapes_of
 from engine.recurrent import CHECKPOINT_BYTES, RecurrentStates, ServingStates, SlotState
 from engine.shadow import OptimizerSettings, Shadow
 from engine.slots import BASE, Slot
@@ -149,6 +149,7 @@ class Engine:
         if self.recurrent is not None and tokens < len(held.tokens):
             self.recurrent.cut(slot, position=tokens)
         del held.tokens[tokens:]
+        held.served.cut(tokens)
         held.replying = False
 
     def rekey(self, slot: int, stable: str) -> None:
@@ -166,7 +167,7 @@ class Engine:
         logits: dict[tuple[int, int], Tensor] = {}
         outputs = [(run.slot, row.position) for run in runs for row in run.rows if row.output]
         for part in plan_passes(runs, self.slots, ubatch_rows=self.settings.ubatch_rows):
-            self._run_pass(part)
+            self.run_pass(part)
             wanted = [key for key in outputs if key not in logits and key[1] < len(self.slots[key[0]].tokens)]
             if wanted:
                 states = torch.stack([self._states[slot, position] for slot, position in wanted])
@@ -178,7 +179,8 @@ class Engine:
             return torch.empty(0, self.model.vocabulary)
         return torch.stack([logits[key] for key in outputs])
 
-    def _run_pass(self, part: Pass) -> None:
+    def run_pass(self, part: Pass) -> None:
+        """Serve one pass: its rows go through the layers together and are kept."""
         rows, started = len(part.tokens[0]), time.perf_counter()
         states = self._states_before(part)
         view = ServingView(
@@ -187,9 +189,11 @@ class Engine:
         positions = torch.tensor(part.starts)[:, None] + torch.arange(rows)[None]  # [B, T]
         with torch.no_grad(), self.bank.plan.using(*self._uses(part.slots, rows)):
             final = self.model.run(self.model.record(torch.tensor(part.tokens), positions, view))
+        shapes = shapes_of(part, [self.slots[slot].stable for slot in part.slots])
         for i, (slot, start) in enumerate(zip(part.slots, part.starts, strict=True)):
             self._states[slot, start : start + rows] = final[i]
             self.slots[slot].tokens.extend(part.tokens[i])
+            self.slots[slot].served.add(shapes[i])
         self._take_states(part, states)
         if rows == 1:
             self.pace.served(time.perf_counter() - started)

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -11,6 +11,7 @@ from engine.batch import Row, lesson_rows
 from engine.errors import LessonRefused
 from engine.loss_after import MeasureAfter, measure_after
 from engine.orders import LessonEnded, LessonOrder
+from engine.served import ServedPrefix
 from engine.slots import Slot
 from engine.walk import LessonLearned, LossAfter, Walk
 
@@ -31,6 +32,11 @@ class LiveLesson:
     """What its step was, once it is taken: what is left then is to copy the shadow, and to measure."""
     snapshot: dict[str, Tensor] | None = None
     measuring: Generator[None, None, LossAfter | None] | None = None
+    prefix: ServedPrefix = field(init=False)
+    """How what stands before its run was served. The slot keeps those rows while it walks."""
+
+    def __post_init__(self) -> None:
+        self.prefix = ServedPrefix(self.slot.index, self.slot.served.first(len(self.order.prefix)))
 
     def advance(self, seconds: float, *, serving: bool) -> None:
         """Run a segment: the walk's next piece, and further ones while another like it fits into `seconds`."""
@@ -51,7 +57,7 @@ class LiveLesson:
         assert self.learned is not None, f"lesson {self.order.id} has not taken its step"
         if self.snapshot is None:
             self.snapshot = self.walk.shadow.snapshot()
-        return LessonEnded(self.order.id, self.learned, self.held_up_seconds, self.snapshot)
+        return LessonEnded(self.order.id, self.learned, self.held_up_seconds, self.snapshot, self.prefix)
 
     def _is_over(self, *, serving: bool) -> bool:
         measures = self.measure == "always" or (self.measure == "idle" and not serving)

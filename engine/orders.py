@@ -9,6 +9,7 @@ from torch import Tensor
 from engine.constraint import Constraint
 from engine.errors import LessonRefused
 from engine.sampling import Sampling, TokenLogprob
+from engine.served import ServedPrefix
 from engine.slots import BASE
 from engine.walk import LessonLearned
 
@@ -110,7 +111,8 @@ class LessonStarted:
 
 @dataclass(frozen=True, slots=True)
 class LessonEnded:
-    """What became of a lesson. A learned one brings the shadow's snapshot, to be put on disk.
+    """What became of a lesson. A learned one brings the shadow's snapshot, to be put on disk, and how its prefix
+    was served.
 
     `held_up_seconds` is how long its segments ran while turns were being served, which had to wait for them.
     """
@@ -119,6 +121,7 @@ class LessonEnded:
     outcome: LessonLearned | LessonRefused
     held_up_seconds: float
     snapshot: dict[str, Tensor] | None = None
+    prefix: ServedPrefix | None = None
 
 
 Event = TurnStarted | TokenServed | TurnEnded | LessonStarted | LessonEnded

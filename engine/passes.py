@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.batch import Run
-from engine.slots import Slot
+from engine.served import PassShape
+from engine.slots import BASE, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +65,34 @@ def _prefill_passes(run: Run, ubatch_rows: int, *, last_alone: bool) -> Iterator
         yield Pass(slots=(run.slot,), starts=(run.start + first,), tokens=(tokens,))
     if last_alone:
         yield Pass((run.slot,), (run.stop - 1,), (run.tokens[-1:],), ending=(run.slot,))
+
+
+def neighbours(slots: Sequence[int]) -> list[tuple[int, int]]:
+    """Where, in the pass's order, slots stand next to each other in storage: [first, stop) of each stretch."""
+    borders = [i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1]
+    return list(zip([0, *borders], [*borders, len(slots)], strict=True))
+
+
+def shapes_of(part: Pass, stables: Sequence[str]) -> list[PassShape]:
+    """The pass as each of its slots sees it; `stables` are the sets that they are served with."""
+    rows = len(part.tokens[0])
+    if len(part.slots) == 1:
+        return [PassShape(rows)]
+    stretches = neighbours(part.slots)
+    return [_shape(part, stables, place, stretch) for stretch in stretches for place in range(*stretch)]
+
+
+def _shape(part: Pass, stables: Sequence[str], place: int, stretch: tuple[int, int]) -> PassShape:
+    first, stop = stretch
+    is_base = stables[place] == BASE
+    mates = [place] if is_base else [i for i, stable in enumerate(stables) if stable == stables[place]]
+    return PassShape(
+        rows=len(part.tokens[0]),
+        slots=len(part.slots),
+        place=place,
+        first=first,
+        stop=stop,
+        ahead=max(part.starts[first:stop]) - part.starts[place],
+        mates=len(mates),
+        mate_place=mates.index(place),
+    )

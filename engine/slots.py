@@ -13,6 +13,8 @@
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
+from engine.served import ServedRows
+
 KEEP_SHARE = 0.5
 """Share of a slot's rows a turn must have in common to take it over: lower, and a common system prompt would
 evict conversations; higher, and editing a message in the middle of one would lose the rest of the prefix."""
@@ -23,7 +25,7 @@ BASE = "base"
 
 @dataclass(slots=True)
 class Slot:
-    """One live sequence: the token ids its cache holds, and the stable set they were served with.
+    """One live sequence: the token ids its cache holds, how and with which stable set they were served.
 
     `checkpoints` are the lengths it can be cut to, besides none and all of what it holds; None: any length.
     `replying` says that its last row was an output row: a single row that follows is a reply's.
@@ -32,6 +34,7 @@ class Slot:
     index: int
     stable: str = BASE
     tokens: list[int] = field(default_factory=list)
+    served: ServedRows = field(default_factory=ServedRows)
     busy: bool = False
     used_at: float = 0.0
     pinned_tokens: int = 0

@@ -187,11 +187,19 @@ class Step:
     waited_ms: float
     """How long its segments ran while turns were being served, which had to wait for them."""
     peak_bytes: int
+    served: Body
+    """How its prefix was served: the slot, and runs of rows with the shapes of their passes."""
+    made_by: Body
+    """The model, the machine and the lane that took it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptStep:
-    """A committed step: the agent's first is number 1. It holds its labels even when the lesson is gone."""
+    """A committed step: the agent's first is number 1. It holds its labels even when the lesson is gone.
+
+    `stable` is the name of the set that its prefix was served with. One that is `forgotten` says nothing of what
+    was learned, and is in no adapter: the shadow after it is the one before it.
+    """
 
     step: Step
     agent: str
@@ -202,6 +210,8 @@ class KeptStep:
     tokens: tuple[int, ...]
     targets: tuple[int | None, ...]
     weights: tuple[float, ...]
+    stable: str
+    forgotten: bool
     created_at_us: int
 
 

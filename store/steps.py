@@ -16,7 +16,7 @@ from store.errors import AlreadyRecorded, DoesNotFollow
 from store.lessons import makers_of, move_lesson
 from store.records import Entry, KeptStep, Step
 from store.rows import columns_of, existing, lesson_in, record_of
-from store.tables import AdapterTable, LessonTable, StepTable
+from store.tables import AdapterTable, LessonTable, StepTable, TurnTable
 from store.words import LedgerKind, LessonState
 
 
@@ -65,6 +65,8 @@ def _new_row(session: Session, step: Step, lesson: LessonTable) -> StepTable:
         tokens=lesson.tokens,
         targets=lesson.targets,
         weights=lesson.weights,
+        stable=existing(session, TurnTable, lesson.turn).adapter,
+        forgotten=False,
         created_at_us=now_us(),
     )
 

@@ -10,6 +10,8 @@
 import asyncio
 import logging
 import uuid
+from collections.abc import Mapping
+from typing import Any
 
 from daemon.http.metrics import Metrics
 from daemon.learning.adapters import AgentAdapters
@@ -41,6 +43,7 @@ class Learner:
         metrics: Metrics,
         *,
         optimizer: OptimizerSettings,
+        made_by: Mapping[str, Any],
     ) -> None:
         self._store = store
         self._metrics = metrics
@@ -48,6 +51,7 @@ class Learner:
         self._adapters = adapters
         self._snapshots = snapshots
         self._optimizer = optimizer
+        self._made_by = made_by
         self._events: asyncio.Queue[LessonStarted | LessonEnded | asyncio.Event] = asyncio.Queue()
         self._rolling_back: set[str] = set()
         self._over = False
@@ -126,6 +130,7 @@ class Learner:
 
     async def _commit(self, pending: Pending, event: LessonEnded, learned: LessonLearned) -> None:
         assert event.snapshot is not None, f"lesson {pending.id} was learned without a snapshot"
+        assert event.prefix is not None, f"lesson {pending.id} was learned on nobody knows what"
         after = learned.after
         former = (await self._store.read(stored_adapters.adapters_of, pending.agent)).shadow.snapshot
         file = await asyncio.to_thread(self._snapshots.write, event.snapshot)
@@ -148,6 +153,8 @@ class Learner:
             learning_ms=learned.learning_seconds * 1000,
             waited_ms=event.held_up_seconds * 1000,
             peak_bytes=learned.peak_bytes,
+            served=event.prefix.as_json(),
+            made_by=self._made_by,
         )
         kept = await self._store.write(steps.commit_step, step)
         self._metrics.learned(learned)

@@ -98,6 +98,8 @@ def a_step(step_id: str = "x1", *, lesson: str = "l1", before: str = "sha0", aft
         learning_ms=120.5,
         waited_ms=3.5,
         peak_bytes=2**33,
+        served={"slot": 0, "runs": [[4, 4]]},
+        made_by={"model": "tiny"},
     )
 
 
