@@ -26,11 +26,14 @@ from daemon.http.connections import listening
 from daemon.http.keys import Keys
 from daemon.http.lane_state import LaneFacts, LaneState
 from daemon.http.learn_route import LearnRoute
+from daemon.http.ledger_routes import LedgerRoutes
+from daemon.http.ledger_stream import LedgerFeed, LedgerStream
 from daemon.http.limits import SignalRoom, TextLimit, TurnQueue
 from daemon.http.lora_routes import LoraRoutes
 from daemon.http.metrics import Metrics, MetricsRoute
 from daemon.http.open_requests import OpenRequests
 from daemon.http.routes import Routes, application
+from daemon.http.summary_route import SummaryRoute
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.asked_lessons import AskedLessons
 from daemon.learning.boarding import Boarding
@@ -76,6 +79,7 @@ class _Parts:
     turns: Turns
     asked: AskedLessons
     requests: OpenRequests
+    feed: LedgerFeed
     app: web.Application
 
 
@@ -178,11 +182,14 @@ class Service:
         state = LaneState(lane, chat, LaneFacts(model.name, model.directory, settings.slots, context_tokens))
         others = [*state.routes(), *LoraRoutes(loras).routes(), *MetricsRoute(metrics, store).routes()]
         others += LearnRoute(store, lane, prompts, asked, slots=settings.slots).routes()
+        feed = LedgerFeed(store)
+        others += SummaryRoute(store, metrics, duty=settings.duty).routes()
+        others += [*LedgerStream(store, feed).routes(), *LedgerRoutes(store).routes()]
         requests = OpenRequests(drain_seconds=settings.drain_seconds, hurry=self._hurry)
         endpoints = dialect_handlers(turns, prompts, model=model.name)
         app = application(routes, endpoints, others, settings=settings, keys=self._keys, requests=requests)
         app.add_routes([openapi.route(app)])
-        return _Parts(snapshots, learner, boarding, intake, turns, asked, requests, app)
+        return _Parts(snapshots, learner, boarding, intake, turns, asked, requests, feed, app)
 
     def _load(self) -> Lane:
         """Load the model; runs on the lane's thread."""
@@ -237,6 +244,7 @@ async def _drain(parts: _Parts) -> None:
     """Take nothing new, and see what is open to its end."""
     parts.requests.refuse_new()
     parts.boarding.close()
+    parts.feed.close()
     await parts.requests.end()
 
 

@@ -3,13 +3,14 @@
 * Rows are only ever added, and only inside the transaction that makes the change they tell of.
 * Rows are numbered 1, 2, … by the one writer; a page's cursor is the last seq on it, so a page is the same
   whatever was appended since.
+* A session knows the rows that were appended in it, so that they can be told of once they are committed.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Select, insert, select
+from sqlalchemy import Select, func, insert, select
 from sqlalchemy.orm import Session
 
 from store.chain import GENESIS, canonical, row_sha
@@ -35,6 +36,15 @@ class Filter:
     since_us: int | None = None
     until_us: int | None = None
 
+    def lets_through(self, row: LedgerRow) -> bool:
+        """Is the row one of those? What a page does in SQL, for rows that are at hand."""
+        wanted = (self.agent, self.context, self.kind, self.code)
+        own = (row.agent, row.context, row.kind, row.code)
+        if any(one is not None and one != other for one, other in zip(wanted, own, strict=True)):
+            return False
+        begun = self.since_us is None or self.since_us <= row.at_us
+        return begun and (self.until_us is None or row.at_us < self.until_us)
+
 
 EVERYTHING = Filter()
 
@@ -45,6 +55,9 @@ class Page:
 
     rows: tuple[LedgerRow, ...]
     next_cursor: int | None
+
+
+_APPENDED = "appended ledger rows"
 
 
 def append(session: Session, entry: Entry) -> LedgerRow:
@@ -68,7 +81,19 @@ def append_all(session: Session, entries: Sequence[Entry], *, at_us: int | None 
         previous = rows[-1].sha
     if rows:
         session.execute(insert(LedgerTable), [columns_of(row) for row in rows])
+        session.info.setdefault(_APPENDED, []).extend(rows)
     return rows
+
+
+def appended_in(session: Session) -> Sequence[LedgerRow]:
+    """The rows that were appended in this session, in order."""
+    rows: list[LedgerRow] = session.info.get(_APPENDED, [])
+    return rows
+
+
+def last_seq(session: Session) -> int:
+    """The number of the last row; 0 when there is none."""
+    return session.scalar(select(func.max(LedgerTable.seq))) or 0
 
 
 def row_of(session: Session, seq: int) -> LedgerRow:
@@ -100,6 +125,15 @@ def page(
     found = [record_of(LedgerRow, row) for row in session.scalars(query)]
     rows = tuple(found[:limit])
     return Page(rows, rows[-1].seq if len(found) > limit else None)
+
+
+def page_onward(session: Session, filter_: Filter, *, cursor: int, limit: int) -> Page:
+    """As `page`, for whoever goes on with rows to come: the next cursor is where to go on, on the last page too.
+
+    There it is the ledger's last row, so that what the filter holds back is not read again.
+    """
+    found = page(session, filter_, cursor=cursor, limit=limit)
+    return found if found.next_cursor is not None else replace(found, next_cursor=max(cursor, last_seq(session)))
 
 
 def _chained(entry: Entry, *, seq: int, at_us: int, previous: str) -> LedgerRow:

@@ -67,8 +67,14 @@ def _new_row(session: Session, step: Step, lesson: LessonTable) -> StepTable:
         weights=lesson.weights,
         stable=existing(session, TurnTable, lesson.turn).adapter,
         forgotten=False,
+        learned_token_count=_learned_tokens(lesson),
         created_at_us=now_us(),
     )
+
+
+def _learned_tokens(lesson: LessonTable) -> int:
+    labels = zip(lesson.targets, lesson.weights, strict=True)
+    return sum(target is not None and weight > 0 for target, weight in labels)
 
 
 def _move_head(head: AdapterTable, step: StepTable) -> None:

@@ -97,6 +97,7 @@ class SignalTable(Base):
     __table_args__ = (
         CheckConstraint("NOT private OR body IS NULL", name="private_is_wordless"),
         Index(None, "agent", "context", "state"),
+        Index(None, "agent", "state", "code", "received_at_us"),
         Index(None, "state", "arrival"),
         Index(None, "turn", "kind", "arrival"),
         Index(None, "engram", "kind", "arrival"),
@@ -127,7 +128,11 @@ class LessonTable(Base):
     """Runs of labelled rows, planned from signals."""
 
     __tablename__ = "lessons"
-    __table_args__ = (Index(None, "agent", "context", "state"), Index(None, "turn"))
+    __table_args__ = (
+        Index(None, "agent", "context", "state"),
+        Index(None, "agent", "state", "code", "planned_at_us"),
+        Index(None, "turn"),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     agent: Mapped[str]
@@ -163,7 +168,14 @@ class StepTable(Base):
     """Optimizer steps, each of one lesson, with everything that doing it again takes."""
 
     __tablename__ = "steps"
-    __table_args__ = (UniqueConstraint("agent", "number"),)
+    __table_args__ = (
+        UniqueConstraint("agent", "number"),
+        Index(
+            "ix_steps_summary",
+            *("agent", "number", "created_at_us", "loss_before"),
+            *("learned_token_count", "learning_ms", "waited_ms"),
+        ),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     lesson: Mapped[str] = mapped_column(ForeignKey("lessons.id"), unique=True)
@@ -179,6 +191,8 @@ class StepTable(Base):
     served: Mapped[dict[str, JsonValue]]
     made_by: Mapped[dict[str, JsonValue]]
     forgotten: Mapped[bool]
+    learned_token_count: Mapped[int]
+    """Rows with a target and a weight: what the loss is of."""
     loss_before: Mapped[float]
     row_losses_before: Mapped[tuple[float | None, ...]]
     loss_after: Mapped[float | None]

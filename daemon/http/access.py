@@ -42,6 +42,8 @@ ACCESS: dict[tuple[str, str], Access] = {
     ("POST", "/signals"): Access.AGENTS,
     ("GET", "/signals/{id}"): Access.AGENTS,
     ("GET", "/ledger"): Access.AGENTS,
+    ("GET", "/ledger/summary"): Access.AGENTS,
+    ("GET", "/ledger/stream"): Access.AGENTS,
     ("GET", "/ledger/verify"): Access.OPERATORS,
     ("GET", "/ledger/{seq}"): Access.AGENTS,
     ("GET", "/adapters"): Access.AGENTS,

@@ -1,16 +1,24 @@
 """The ledger's rows and filters in words: JSON for HTTP and the command line alike."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from daemon.http.errors import BadRequest
 from store.ledger import Filter
 from store.records import KeptStep, LedgerRow
 from store.words import LedgerKind
 
-FILTERS = ("agent", "context", "kind", "code", "since", "until", "cursor", "limit", "newest")
-"""What a page of the ledger may be asked by."""
+ROWS = ("agent", "context", "kind", "code", "since", "until")
+"""What rows of the ledger may be asked by."""
+
+PAGE = (*ROWS, "cursor", "limit", "newest")
+"""What a page of them may be asked by."""
+
+_INTEGER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=-(2**63), lt=2**63)])
+_BOOLEAN: TypeAdapter[bool] = TypeAdapter(bool)
 
 
 def row_json(row: LedgerRow) -> dict[str, Any]:
@@ -67,15 +75,15 @@ def step_json(kept: KeptStep) -> dict[str, Any]:
     }
 
 
-def filter_of(query: Mapping[str, str]) -> Filter:
-    """What rows are asked for; other keys than a page's own are refused.
+def filter_of(query: Mapping[str, str], allowed: Collection[str] = PAGE) -> Filter:
+    """What rows are asked for; other keys than those allowed are refused.
 
     Raises:
         BadRequest: a filter is unknown, or its value is not one it takes.
     """
-    if unknown := sorted(query.keys() - set(FILTERS)):
-        allowed = ", ".join(sorted(FILTERS))
-        raise BadRequest(f"{unknown[0]}: there is no such filter; there are {allowed}", param=unknown[0])
+    if unknown := sorted(query.keys() - set(allowed)):
+        there_are = ", ".join(sorted(allowed))
+        raise BadRequest(f"{unknown[0]}: there is no such filter; there are {there_are}", param=unknown[0])
     kind = query.get("kind")
     if kind is not None and kind not in set(LedgerKind):
         raise BadRequest(f"kind: {kind!r} is none of {', '.join(LedgerKind)}", param="kind")
@@ -99,6 +107,22 @@ def _moment(query: Mapping[str, str], name: str) -> int | None:
         said = f"{name}: {query[name]!r} is not an ISO 8601 time such as 2026-01-31T12:00:00Z"
         raise BadRequest(said, param=name) from error
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+def integer_of(query: Mapping[str, str], name: str) -> int | None:
+    """A whole number, where one is given. Raises `BadRequest` when it is none."""
+    try:
+        return None if name not in query else _INTEGER.validate_python(query[name])
+    except ValidationError as error:
+        raise BadRequest(f"{name}: {query[name]!r} is not a whole number", param=name) from error
+
+
+def boolean_of(query: Mapping[str, str], name: str) -> bool:
+    """Yes or no, which is what it is when not given. Raises `BadRequest` when it is neither."""
+    try:
+        return _BOOLEAN.validate_python(query.get(name, "false"))
+    except ValidationError as error:
+        raise BadRequest(f"{name}: {query[name]!r} is neither true nor false", param=name) from error
 
 
 def time_text(at_us: int) -> str:

@@ -7,6 +7,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from aiohttp import web
@@ -51,13 +52,39 @@ class Backlog:
         return self._clock() - min(self._since.values()) if self._since else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The lane at one moment; what adds up does so since the start. `ms_per_token` is None before any token."""
+
+    slots: int
+    serving_slots: int
+    queued_turns: int
+    waiting_lessons: int
+    serving_seconds: float
+    held_up_seconds: float
+    learning_seconds: float
+    ms_per_token: float | None
+    ledger_lag_seconds: float
+
+    @property
+    def duty(self) -> float:
+        """Learning's share of the serving time."""
+        return self.held_up_seconds / self.serving_seconds if self.serving_seconds else 0.0
+
+
 class Metrics:
     """One service's metrics."""
 
     def __init__(self, lane: LaneThread, rides: Rides, *, slots: int, model: str) -> None:
         self.registry = CollectorRegistry()
         self.backlog = Backlog()
-        self.held_up_seconds = 0.0
+        self._lane = lane
+        self._rides = rides
+        self._slots = slots
+        self._held_up_seconds = 0.0
+        self._learning_seconds = 0.0
+        self._timed_seconds = 0.0
+        self._timed_tokens = 0
         self._turns = self._counter("turns", "Turns that ended, by how.", "outcome")
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts.")
         self._cached_tokens = self._counter("cached_prompt_tokens", "Tokens of prompts that were cached.")
@@ -75,7 +102,7 @@ class Metrics:
         )
         self._learning = self._counter("learning_seconds", "Time that learned lessons took of the lane.")
         self._ledger = self._gauge("ledger_last_seq", "Number of the ledger's last row.")
-        self.registry.register(_Now(self, lane, rides, slots))
+        self.registry.register(_Now(self))
         self._info("build", {"version": __version__})
         self._info("model", {"name": model})
         for reason in get_args(EndReason):
@@ -94,18 +121,22 @@ class Metrics:
         if ended.first_token_seconds is not None:
             self._first_token.observe(ended.first_token_seconds)
             if (more := len(ended.reply_tokens) - 1) > 0:
-                self._per_token.observe((ended.total_seconds - ended.first_token_seconds) / more)
+                seconds = ended.total_seconds - ended.first_token_seconds
+                self._per_token.observe(seconds / more)
+                self._timed_seconds += seconds
+                self._timed_tokens += more
 
     def heard(self, event: LessonStarted | LessonEnded) -> None:
         """The lane told of a lesson; it is not on disk yet."""
         self.backlog.enter(event)
         if isinstance(event, LessonEnded):
-            self.held_up_seconds += event.held_up_seconds
+            self._held_up_seconds += event.held_up_seconds
 
     def learned(self, lesson: LessonLearned) -> None:
         """A lesson's step is committed."""
         self.lesson("learned")
         self._learning.inc(lesson.learning_seconds)
+        self._learning_seconds += lesson.learning_seconds
         for seconds in lesson.segment_seconds:
             self._segment.observe(seconds)
 
@@ -116,6 +147,21 @@ class Metrics:
     def ledger_is_at(self, seq: int) -> None:
         """The ledger's last row has that number."""
         self._ledger.set(seq)
+
+    def now(self) -> Now:
+        """The lane as it is."""
+        timed = self._timed_tokens
+        return Now(
+            slots=self._slots,
+            serving_slots=len(self._lane.turns_by_slot()),
+            queued_turns=self._lane.queued_turns,
+            waiting_lessons=len(self._rides.waiting()),
+            serving_seconds=self._lane.serving_time.seconds,
+            held_up_seconds=self._held_up_seconds,
+            learning_seconds=self._learning_seconds,
+            ms_per_token=1000 * self._timed_seconds / timed if timed else None,
+            ledger_lag_seconds=self.backlog.oldest_seconds(),
+        )
 
     def _counter(self, name: str, says: str, *labels: str) -> Counter:
         return Counter(name, says, labels, namespace="ridealong", registry=self.registry)
@@ -133,30 +179,19 @@ class Metrics:
 class _Now(Collector):
     """What is true at the moment it is asked for."""
 
-    def __init__(self, metrics: Metrics, lane: LaneThread, rides: Rides, slots: int) -> None:
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._lane = lane
-        self._rides = rides
-        self._slots = slots
 
     def collect(self) -> Iterator[Metric]:
         """Everything that is not counted."""
-        served, learned = self._lane.serving_time.seconds, self._metrics.held_up_seconds
-        lag, share = self._metrics.backlog.oldest_seconds(), learned / served if served else 0.0
-        yield self._slots_by_state()
-        yield _gauge("queued_turns", "Turns that wait for a slot.", self._lane.queued_turns)
-        yield _gauge("waiting_lessons", "Lessons that wait to ride.", len(self._rides.waiting()))
-        yield _gauge("ledger_lag_seconds", "Age of the oldest event not yet written.", lag)
-        yield _gauge("learning_duty_ratio", "Share of the serving time that lessons took.", share)
-        yield _total("serving_seconds", "Time that at least one turn was being served.", served)
-        yield _total("learning_while_serving_seconds", "Of it, the time that lessons took.", learned)
-
-    def _slots_by_state(self) -> Metric:
-        serving = len(self._lane.turns_by_slot())
-        family = GaugeMetricFamily("ridealong_slots", "Slots, by what they do.", labels=["state"])
-        family.add_metric(["serving"], serving)
-        family.add_metric(["idle"], self._slots - serving)
-        return family
+        now = self._metrics.now()
+        yield _slots_by_state(now)
+        yield _gauge("queued_turns", "Turns that wait for a slot.", now.queued_turns)
+        yield _gauge("waiting_lessons", "Lessons that wait to ride.", now.waiting_lessons)
+        yield _gauge("ledger_lag_seconds", "Age of the oldest event not yet written.", now.ledger_lag_seconds)
+        yield _gauge("learning_duty_ratio", "Share of the serving time that lessons took.", now.duty)
+        yield _total("serving_seconds", "Time that at least one turn was being served.", now.serving_seconds)
+        yield _total("learning_while_serving_seconds", "Of it, the time that lessons took.", now.held_up_seconds)
 
 
 class MetricsRoute:
@@ -176,6 +211,13 @@ class MetricsRoute:
         newest = await self._store.read(ledger.page, limit=1, newest=True)
         self._metrics.ledger_is_at(newest.rows[0].seq if newest.rows else 0)
         return await self._exposed(request)
+
+
+def _slots_by_state(now: Now) -> Metric:
+    family = GaugeMetricFamily("ridealong_slots", "Slots, by what they do.", labels=["state"])
+    family.add_metric(["serving"], now.serving_slots)
+    family.add_metric(["idle"], now.slots - now.serving_slots)
+    return family
 
 
 def _gauge(name: str, says: str, value: float) -> Metric:

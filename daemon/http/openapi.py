@@ -20,10 +20,11 @@ from daemon.dialects.openai_completions import CompletionRequest
 from daemon.dialects.openai_responses_request import ResponsesRequest
 from daemon.http.access import ACCESS, Access
 from daemon.http.learn_route import LearnRequest
-from daemon.http.ledger_json import FILTERS
+from daemon.http.ledger_json import PAGE, ROWS
 from daemon.http.lora_routes import LoadRequest, ScaleRequest, UnloadRequest
 from daemon.http.routes import ExportRequest, RollbackRequest
 from daemon.http.speaker import HEADER, Metadata
+from daemon.http.summary_route import ASKED_BY
 from signals.records import Signal
 from store.words import LedgerKind
 
@@ -66,7 +67,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/learn"): Operation("Learn what a reply should have been", LearnRequest, speaks=True),
     ("POST", "/signals"): Operation("One signal, or a list of them", Signal | list[Signal], speaks=True),
     ("GET", "/signals/{id}"): Operation("What became of a signal"),
-    ("GET", "/ledger"): Operation("A page of the ledger", query=FILTERS, answers=(JSON, NDJSON)),
+    ("GET", "/ledger"): Operation("A page of the ledger", query=PAGE, answers=(JSON, NDJSON)),
+    ("GET", "/ledger/summary"): Operation("What was served and learned, in all and by agent", query=ASKED_BY),
+    ("GET", "/ledger/stream"): Operation(
+        "The ledger's rows as they are committed", query=(*ROWS, "cursor"), answers=(STREAM,)
+    ),
     ("GET", "/ledger/verify"): Operation("Is the ledger's chain unbroken?"),
     ("GET", "/ledger/{seq}"): Operation("One row of the ledger"),
     ("GET", "/adapters"): Operation("Every agent's shadow and versions"),

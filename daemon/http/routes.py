@@ -1,14 +1,12 @@
-"""The routes: which path goes where, and the small handlers for signals, ledger and adapters."""
+"""The routes: which path goes where, and the small handlers for signals and adapters."""
 
-import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from daemon.config import Settings
 from daemon.dialects.every import Endpoint
@@ -26,7 +24,7 @@ from daemon.http.bodies import (
 from daemon.http.error_answers import answer_errors
 from daemon.http.errors import BadRequest, bad_field
 from daemon.http.keys import Keys
-from daemon.http.ledger_json import filter_of, row_json, step_json, time_text
+from daemon.http.ledger_json import time_text
 from daemon.http.open_requests import OpenRequests
 from daemon.http.origins import Origins
 from daemon.http.speaker import check_signals
@@ -37,15 +35,13 @@ from daemon.learning.learner import Learner
 from daemon.serving.lane_thread import LaneThread
 from signals.records import Signal, parse_signals
 from store import adapters as stored_adapters
-from store import chain, ledger, signals, steps
+from store import ledger, signals
 from store.errors import Unknown
 from store.records import Adapter, Adapters, Entry, KeptSignal, Put
 from store.store import Store
 from store.words import LedgerKind
 
 M = TypeVar("M", bound=BaseModel)
-_INTEGER: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=-(2**63), lt=2**63)])
-_BOOLEAN: TypeAdapter[bool] = TypeAdapter(bool)
 
 
 class _Body(BaseModel):
@@ -115,42 +111,6 @@ class Routes:
             raise Unknown("signal", request.match_info["id"])
         return web.json_response(_signal_json(kept))
 
-    async def ledger_page(self, request: web.Request) -> web.Response:
-        """`GET /ledger`: a page of rows, as JSON or NDJSON."""
-        query = dict(request.query)
-        limit, cursor = _integer(query, "limit"), _integer(query, "cursor")
-        newest = _boolean(query, "newest")
-        wanted = filter_of(query)
-        wanted = replace(wanted, agent=caller_of(request).meant(wanted.agent))
-        page = await self._store.read(
-            ledger.page, wanted, cursor=cursor, limit=100 if limit is None else limit, newest=newest
-        )
-        rows = [row_json(row) for row in page.rows]
-        if "application/x-ndjson" in request.headers.get("Accept", ""):
-            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            headers = {} if page.next_cursor is None else {"X-Ridealong-Cursor": str(page.next_cursor)}
-            return web.Response(text=text, content_type="application/x-ndjson", headers=headers)
-        return web.json_response({"rows": rows, "next_cursor": page.next_cursor})
-
-    async def ledger_row(self, request: web.Request) -> web.Response:
-        """`GET /ledger/{seq}`: one row; of a step, all that it was made of."""
-        seq = _integer(request.match_info, "seq")
-        assert seq is not None, "the route has a seq"
-        row = await self._store.read(ledger.row_of, seq)
-        if not caller_of(request).may_see(row.agent):
-            raise Unknown("ledger row", str(seq))
-        told = row_json(row)
-        if row.kind is LedgerKind.STEP:
-            told["step"] = step_json(await self._store.read(steps.step_of, row.subject))
-        return web.json_response(told)
-
-    async def ledger_verify(self, _request: web.Request) -> web.Response:
-        """`GET /ledger/verify`: is the chain unbroken?"""
-        verified = await self._store.read(chain.verify)
-        return web.json_response(
-            {"rows": verified.rows, "head": verified.head, "bad": verified.bad, "why": verified.why}
-        )
-
     async def all_adapters(self, request: web.Request) -> web.Response:
         """`GET /adapters`: every agent's shadow and versions; to an agent, her own."""
         caller = caller_of(request)
@@ -211,9 +171,6 @@ def application(
             web.get("/health", routes.health),
             web.post("/signals", routes.take_signals),
             web.get("/signals/{id}", routes.one_signal),
-            web.get("/ledger", routes.ledger_page),
-            web.get("/ledger/verify", routes.ledger_verify),
-            web.get("/ledger/{seq}", routes.ledger_row),
             web.get("/adapters", routes.all_adapters),
             web.post("/adapters/{agent}/promote", routes.promote),
             web.post("/adapters/{agent}/rollback", routes.rollback),
@@ -288,17 +245,3 @@ def _signal_json(kept: KeptSignal) -> dict[str, Any]:
         "loss_before": kept.loss_before,
         "loss_after": kept.loss_after,
     }
-
-
-def _integer(query: Mapping[str, str], name: str) -> int | None:
-    try:
-        return None if name not in query else _INTEGER.validate_python(query[name])
-    except ValidationError as error:
-        raise BadRequest(f"{name}: {query[name]!r} is not a whole number", param=name) from error
-
-
-def _boolean(query: Mapping[str, str], name: str) -> bool:
-    try:
-        return _BOOLEAN.validate_python(query.get(name, "false"))
-    except ValidationError as error:
-        raise BadRequest(f"{name}: {query[name]!r} is neither true nor false", param=name) from error

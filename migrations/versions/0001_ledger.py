@@ -86,6 +86,9 @@ def create_lessons() -> None:
         sa.ForeignKeyConstraint(["turn"], ["turns.id"], name="fk_lessons_turn"),
     )
     op.create_index("ix_lessons_agent_context_state", "lessons", ["agent", "context", "state"])
+    op.create_index(
+        "ix_lessons_agent_state_code_planned_at_us", "lessons", ["agent", "state", "code", "planned_at_us"]
+    )
     op.create_index("ix_lessons_turn", "lessons", ["turn"])
 
 
@@ -115,6 +118,9 @@ def create_signals() -> None:
         sa.CheckConstraint("NOT private OR body IS NULL", name=op.f("ck_signals_private_is_wordless")),
     )
     op.create_index("ix_signals_agent_context_state", "signals", ["agent", "context", "state"])
+    op.create_index(
+        "ix_signals_agent_state_code_received_at_us", "signals", ["agent", "state", "code", "received_at_us"]
+    )
     op.create_index("ix_signals_state_arrival", "signals", ["state", "arrival"])
     op.create_index("ix_signals_turn_kind_arrival", "signals", ["turn", "kind", "arrival"])
     op.create_index("ix_signals_engram_kind_arrival", "signals", ["engram", "kind", "arrival"])
@@ -151,6 +157,7 @@ def create_steps() -> None:
         sa.Column("served", sa.JSON, nullable=False),
         sa.Column("made_by", sa.JSON, nullable=False),
         sa.Column("forgotten", sa.Boolean, nullable=False),
+        sa.Column("learned_token_count", sa.BigInteger, nullable=False),
         sa.Column("loss_before", sa.Double, nullable=False),
         sa.Column("row_losses_before", sa.LargeBinary, nullable=False),
         sa.Column("loss_after", sa.Double, nullable=True),
@@ -174,6 +181,8 @@ def create_steps() -> None:
         sa.ForeignKeyConstraint(["lesson"], ["lessons.id"], name="fk_steps_lesson"),
         sa.ForeignKeyConstraint(["prefix_turn"], ["turns.id"], name="fk_steps_prefix_turn"),
     )
+    counted = ["learned_token_count", "learning_ms", "waited_ms"]
+    op.create_index("ix_steps_summary", "steps", ["agent", "number", "created_at_us", "loss_before", *counted])
 
 
 def create_adapters() -> None:

@@ -109,6 +109,7 @@ CREATE TABLE steps (
 	served JSON NOT NULL, 
 	made_by JSON NOT NULL, 
 	forgotten BOOLEAN NOT NULL, 
+	learned_token_count BIGINT NOT NULL, 
 	loss_before DOUBLE NOT NULL, 
 	row_losses_before BLOB NOT NULL, 
 	loss_after DOUBLE, 
@@ -132,7 +133,7 @@ CREATE TABLE steps (
 	CONSTRAINT fk_steps_lesson FOREIGN KEY(lesson) REFERENCES lessons (id), 
 	CONSTRAINT fk_steps_prefix_turn FOREIGN KEY(prefix_turn) REFERENCES turns (id)
 );
-INSERT INTO "steps" VALUES('x1','l1','ada',1,'["s1"]','t1',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F','base','{"slot": 0, "runs": [[4, 4]]}','{"model": "tiny"}',0,2.5,X'0000000000000440000000000000F87F000000000000C03F',1.5,X'000000000000F83F000000000000F87F000000000000B03F',NULL,0.75,'adamw','{"betas": [0.9, 0.999], "eps": 1e-08}',0.0001,64,'sha0','sha1','shadow/sha1.safetensors',120.5,3.5,8589934592,1796241054434551);
+INSERT INTO "steps" VALUES('x1','l1','ada',1,'["s1"]','t1',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F','base','{"slot": 0, "runs": [[4, 4]]}','{"model": "tiny"}',0,2,2.5,X'0000000000000440000000000000F87F000000000000C03F',1.5,X'000000000000F83F000000000000F87F000000000000B03F',NULL,0.75,'adamw','{"betas": [0.9, 0.999], "eps": 1e-08}',0.0001,64,'sha0','sha1','shadow/sha1.safetensors',120.5,3.5,8589934592,1796241054434551);
 CREATE TABLE turns (
 	id TEXT NOT NULL, 
 	agent TEXT NOT NULL, 
@@ -159,13 +160,16 @@ INSERT INTO "turns" VALUES('t1','ada','room',0,0,'base','[{"role": "user", "cont
 CREATE INDEX ix_turns_agent_context_created_at_us ON turns (agent, context, created_at_us);
 CREATE INDEX ix_turns_agent_created_at_us ON turns (agent, created_at_us);
 CREATE INDEX ix_lessons_agent_context_state ON lessons (agent, context, state);
+CREATE INDEX ix_lessons_agent_state_code_planned_at_us ON lessons (agent, state, code, planned_at_us);
 CREATE INDEX ix_lessons_turn ON lessons (turn);
 CREATE INDEX ix_signals_agent_context_state ON signals (agent, context, state);
+CREATE INDEX ix_signals_agent_state_code_received_at_us ON signals (agent, state, code, received_at_us);
 CREATE INDEX ix_signals_state_arrival ON signals (state, arrival);
 CREATE INDEX ix_signals_turn_kind_arrival ON signals (turn, kind, arrival);
 CREATE INDEX ix_signals_engram_kind_arrival ON signals (engram, kind, arrival);
 CREATE INDEX ix_signals_lesson ON signals (lesson);
 CREATE INDEX ix_lesson_signals_signal ON lesson_signals (signal);
+CREATE INDEX ix_steps_summary ON steps (agent, number, created_at_us, loss_before, learned_token_count, learning_ms, waited_ms);
 CREATE UNIQUE INDEX uq_adapters_shadow ON adapters (agent) WHERE state = 'shadow';
 CREATE UNIQUE INDEX uq_adapters_stable ON adapters (agent) WHERE state = 'stable';
 CREATE INDEX ix_ledger_agent_seq ON ledger (agent, seq);
