@@ -1,6 +1,6 @@
 """How many rows of a lesson go through a layer together, so that a segment takes no longer than a decode step.
 
-- Whoever is served waits for a segment as long as for a step of their own, more or less; between
+- Whoever is served waits for a segment not quite as long as for a step of their own (`SEGMENT_SHARE`); between
   `SEGMENT_SECONDS`, since shorter ones gain nobody anything and longer ones are noticed.
 - The rows are halved when a walk beside which somebody was served had segments that were too long, and doubled
   when they took less than a quarter of what they may, or when nobody was served. A lesson on its way keeps its
@@ -8,6 +8,9 @@
 """
 
 SEGMENT_SECONDS = (0.020, 0.250)
+
+SEGMENT_SHARE = 0.75
+"""Of a decode step's time: how long a piece takes is guessed from the one before, and a guess may fall short."""
 
 LEAST_ROWS = 32
 """Below, products take nearly as long for fewer rows, and a lesson ever longer."""
@@ -24,9 +27,9 @@ class Pace:
 
     @property
     def segment_seconds(self) -> float:
-        """How long a segment may take: about the last decode step's time."""
+        """How long a segment may take: somewhat less than the last decode step's time."""
         shortest, longest = SEGMENT_SECONDS
-        return min(max(self._step_seconds, shortest), longest)
+        return min(max(SEGMENT_SHARE * self._step_seconds, shortest), longest)
 
     def served(self, seconds: float) -> None:
         """A decode step took so long."""

@@ -8,8 +8,8 @@ Letters: `R` rows of the run, `C` rows of a chunk, `H` hidden size.
   to first, layers last to first; then one optimizer step.
 - A layer's graph of the forward pass is kept where all of them fit the lesson's budget, and rebuilt from the
   layer's kept input [C, H] where not. It is the same step, to the byte.
-- A segment is one layer of one chunk, one slice of the head, or half of the step. Between two segments the engine
-  may do anything but change the slot's prefix rows.
+- A segment is one layer of one chunk, half of a slice of the head, or half of the step. Between two segments the
+  engine may do anything but change the slot's prefix rows.
 - However a walk ends other than by its step, the shadow is what it was, to the byte.
 """
 
@@ -264,7 +264,8 @@ class Walk:
             served_head=torch.no_grad()(self.model.logits),
         )
         for part in slices:
-            tally.add(part)
+            if part is not None:
+                tally.add(part)
             self._note_memory()
             yield
         return tally, gradient
