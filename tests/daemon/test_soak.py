@@ -6,7 +6,6 @@
 """
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -19,6 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from engine.lane import Lane
+from tests.daemon.at_rest import Rest
 from tests.daemon.conftest import Running, Start
 from tests.daemon.soak_agent import Agent
 from tests.footprint import (
@@ -27,9 +27,7 @@ from tests.footprint import (
     MOST_NEW_OBJECTS,
     SOAK_SECONDS,
     Footprint,
-    footprint,
     footprints_line,
-    make_kernels,
     tell,
 )
 
@@ -37,9 +35,6 @@ NAMES = ("ada", "bob", "eve")
 LEARNS_MUCH: dict[str, Any] = {"slots": len(NAMES), "learn": NAMES, "duty": 0.5, "patience_seconds": 0.0}
 SETTLED = {"learned", "refused", "applied", "planned"}
 """How a signal may stand at rest: it has ended, or it waits for its agent's next turn."""
-
-FILL_SECONDS = 0.05
-"""How long a pool's thread is kept busy, for the others to be made meanwhile."""
 
 
 @pytest.mark.timeout(240 + 2 * SOAK_SECONDS)
@@ -67,15 +62,14 @@ class _Soak:
         self.model = ""
         self._running = running
         self._agents: list[Agent] = []
-        self._own_tasks = len(asyncio.all_tasks())
+        self._rest = Rest(running)
 
     async def run(self) -> list[Footprint]:
         """Warm up until every agent has learned, then chat for as long as is asked."""
         async with self._client() as http, http.get(f"{self._running.url}/v1/models") as answer:
             self.model = (await answer.json())["data"][0]["id"]
         self._agents = [Agent(name, url=self._running.url, model=self.model) for name in NAMES]
-        await self._fill_pools()
-        await self._running.service.lane.call(lambda lane: make_kernels(lane.engine.model.model))
+        await self._rest.make_what_is_kept()
         warm = await self._chat(self._all_have_learned)
         started = time.perf_counter()
         third = await self._chat(_after(started + SOAK_SECONDS / 3))
@@ -90,33 +84,13 @@ class _Soak:
         async with self._client() as http, asyncio.TaskGroup() as group:
             for agent in self._agents:
                 group.create_task(agent.talk(http, until=is_over))
-        return await self._rest()
-
-    async def _rest(self) -> Footprint:
-        """Wait until nothing goes on but what went on before the first client came."""
-
-        async def quiet() -> bool:
-            busy = await self._running.service.lane.call(lambda lane: lane.serving or lane.learning)
-            return not busy and len(asyncio.all_tasks()) <= self._own_tasks
-
-        with contextlib.suppress(TimeoutError):
-            await self._running.until(quiet)
-        assert len(asyncio.all_tasks()) <= self._own_tasks, asyncio.all_tasks()
-        assert self._running.service._parts is not None
-        await self._running.service._parts.learner.settled()
-        return footprint()
+        return await self._rest.reached()
 
     async def _all_have_learned(self) -> bool:
         def learners(lane: Lane) -> int:
             return sum(shadow.steps > 0 for shadow in lane.engine.shadows.values())
 
         return await self._running.service.lane.call(learners) == len(NAMES)
-
-    async def _fill_pools(self) -> None:
-        """Have every thread and connection made that may be made later."""
-        many = range(64)
-        await asyncio.gather(*(asyncio.to_thread(time.sleep, FILL_SECONDS) for _ in many))
-        await asyncio.gather(*(self._running.store.read(_read_slowly) for _ in many))
 
     @staticmethod
     def _client() -> aiohttp.ClientSession:
@@ -128,11 +102,6 @@ def _after(moment: float) -> Callable[[], Awaitable[bool]]:
         return time.perf_counter() >= moment
 
     return is_over
-
-
-def _read_slowly(session: Session) -> None:
-    session.execute(text("SELECT 1"))
-    time.sleep(FILL_SECONDS)
 
 
 def _turns(session: Session) -> Counter[str]:
