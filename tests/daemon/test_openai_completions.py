@@ -1,7 +1,9 @@
 """Legacy completions: a prompt as it stands, with the official client, and what becomes of signals about it."""
 
+import asyncio
 from typing import Any
 
+import openai
 import pytest
 
 from store.turns import turn_of
@@ -32,6 +34,24 @@ async def test_the_official_client_gets_the_same_streamed_and_not(running: Runni
     for field in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
         assert [entry for logprobs in streamed for entry in getattr(logprobs, field)] == getattr(told, field)
     assert [chunk for chunk in chunks if "learn" in (chunk.model_extra or {})] == chunks[-1:]
+
+
+async def test_the_client_without_asyncio_completes_and_chats(running: Running, says: Says) -> None:
+    says(*["lit by glass bees"] * 4)
+    chat: dict[str, Any] = {"model": "tiny-chat", "messages": [{"role": "user", "content": "hello"}]}
+
+    def ask() -> list[str | None]:
+        with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+            texts = [client.completions.create(**RAW).choices[0].text]
+            texts.append(client.chat.completions.create(**chat).choices[0].message.content)
+            told = [piece.choices[0].text for piece in client.completions.create(**RAW, stream=True)]
+            said = [
+                piece.choices[0].delta.content for piece in client.chat.completions.create(**chat, stream=True)
+            ]
+            assert min(len(told), len(said)) > 2, "they came in one piece"
+            return [*texts, "".join(told), "".join(piece or "" for piece in said)]
+
+    assert await asyncio.to_thread(ask) == ["lit by glass bees"] * 4
 
 
 async def test_text_and_its_tokens_are_the_same_prompt(running: Running) -> None:
