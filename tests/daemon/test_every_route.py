@@ -16,7 +16,7 @@ from yarl import URL
 from daemon.http.access import ACCESS
 from daemon.http.error_answers import error_body
 from daemon.http.errors import NotFound
-from daemon.http.ledger_json import FILTERS
+from daemon.http.ledger_json import PAGE
 from tests.daemon.conftest import AGENT, Running, Start
 from tests.daemon.test_bad_bodies import LIES, SECONDS
 from tests.daemon.test_error_answers import keys_of
@@ -88,7 +88,7 @@ async def test_no_word_in_a_path_or_a_query_is_a_failure(running: Running, path:
     await running.ask()
     for word in (*map(quote, WORDS), "%ED%A0%80", "%FF"):
         word_in_path = path.replace("{id}", word).replace("{seq}", word)
-        for query in ("", *(f"?{name}={word}" for name in FILTERS)):
+        for query in ("", *(f"?{name}={word}" for name in PAGE)):
             async with running.http.get(URL(running.url + word_in_path + query, encoded=True)) as answer:
                 assert answer.status < 500, (word, query)
                 if answer.status >= 400:

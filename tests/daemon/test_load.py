@@ -40,6 +40,8 @@ async def test_of_64_clients_at_once_each_is_answered_its_own_or_refused(start: 
     async with start(**settings) as running:
         load = await _Load.ready(running)
         warm = await load.until(_after(SOAK_SECONDS / 2))
+        while await load.learners() < len(AGENTS):  # a shadow's first step makes what it keeps from then on
+            warm = await load.until(_after(SOAK_SECONDS / 2))
         third = await load.until(_after(SOAK_SECONDS / 3))
         end = await load.until(_after(SOAK_SECONDS * 2 / 3))
         counts = await load.checked()
@@ -86,6 +88,11 @@ class _Load:
             for client in self._clients:
                 group.create_task(client.ask_on(http, until=is_over))
         return await self._rest.reached()
+
+    async def learners(self) -> int:
+        """How many agents have learned."""
+        steps = await self._running.get("/ledger", kind="step", limit="1000")
+        return len({row["agent"] for row in steps["rows"]})
 
     async def checked(self) -> Counter[str]:
         """How often they asked, and what for; each answer was its client's own."""
