@@ -11,7 +11,6 @@ import asyncio
 import logging
 import signal as os_signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from daemon.http.lora_routes import LoraRoutes
 from daemon.http.metrics import Metrics, MetricsRoute
 from daemon.http.open_requests import OpenRequests
 from daemon.http.routes import Routes, application
+from daemon.http.signal_routes import SignalRoutes
 from daemon.http.summary_route import SummaryRoute
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.asked_lessons import AskedLessons
@@ -40,20 +40,20 @@ from daemon.learning.boarding import Boarding
 from daemon.learning.intake import Intake
 from daemon.learning.learner import Learner
 from daemon.learning.rides import Rides
+from daemon.learning.settling import Settling
 from daemon.learning.snapshots import Snapshots
 from daemon.serving.lane_thread import LaneThread
+from daemon.serving.loading import load_lane
 from daemon.serving.lora_adapters import LoraAdapters
 from daemon.serving.turns import Turns
 from daemon.text.chat_template import HuggingFaceChat
 from daemon.text.grammar import Grammars
-from engine.duty import DutyMeter
-from engine.engine import Engine, EngineSettings
 from engine.lane import Lane
 from engine.lora import AdapterShape
 from engine.machine import MadeBy
 from engine.orders import LessonEnded, LessonStarted
 from engine.shadow import OptimizerSettings
-from engine.weights import LoadedModel, load_model
+from engine.weights import LoadedModel
 from signals.policy import Policy
 from signals.records import Origin
 from store import adapters as stored_adapters
@@ -152,17 +152,19 @@ class Service:
             idle_seconds=settings.idle_seconds,
             ttl_seconds=settings.lesson_ttl_seconds,
         )
-        intake = Intake(
+        policy = _policy(settings)
+        settling = Settling(
             store,
             rides,
             adapters,
             learner,
             chat,
-            SignalRoom(settings.max_signals),
-            policy=_policy(settings),
+            policy=policy,
             context_tokens=context_tokens,
             started_at_us=started_at_us,
         )
+        room = SignalRoom(settings.max_signals)
+        intake = Intake(store, rides, adapters, chat, room, settling, policy=policy)
         asked = AskedLessons(store, rides, intake, boarding, learner)
         turns = Turns(
             store,
@@ -176,11 +178,12 @@ class Service:
             end_tokens=model.end_tokens,
             context_tokens=context_tokens,
         )
-        routes = Routes(store, lane, intake, boarding, learner, adapters, exports=exports, model=model.name)
+        routes = Routes(store, lane, learner, adapters, exports=exports, model=model.name)
         texts = TextLimit(context_tokens=context_tokens, longest_token_chars=chat.longest_token_chars)
         prompts = Prompts(chat, Grammars(model.tokenizer, model.end_tokens), texts)
         state = LaneState(lane, chat, LaneFacts(model.name, model.directory, settings.slots, context_tokens))
         others = [*state.routes(), *LoraRoutes(loras).routes(), *MetricsRoute(metrics, store).routes()]
+        others += SignalRoutes(store, intake, boarding).routes()
         others += LearnRoute(store, lane, prompts, asked, slots=settings.slots).routes()
         feed = LedgerFeed(store)
         others += SummaryRoute(store, metrics, duty=settings.duty).routes()
@@ -193,26 +196,8 @@ class Service:
 
     def _load(self) -> Lane:
         """Load the model; runs on the lane's thread."""
-        settings, started = self._settings, time.perf_counter()
-        model = load_model(settings.model, cache=settings.models, say=self._say)
-        made_for = getattr(model.model.config.get_text_config(), "max_position_embeddings", settings.ctx)
-        engine = Engine(
-            model.model,
-            EngineSettings(
-                slots=settings.slots,
-                context_tokens=min(settings.ctx, made_for),
-                repack=settings.repack,
-                adapters=AdapterShape(rank=settings.rank, alpha=settings.alpha),
-                optimizer=self._optimizer,
-                chunk_rows=settings.chunk_rows,
-                lesson_bytes=settings.lesson_mib * 2**20,
-            ),
-        )
-        self._model = model
-        self._say(f"weights repacked: {engine.packing.mode}, {engine.packing.nbytes / 2**20:.0f} MiB")
-        self._say(f"{model.name} is ready after {time.perf_counter() - started:.1f} s")
-        duty = DutyMeter(settings.duty, patience_seconds=settings.patience_seconds)
-        return Lane(engine, model.tokenizer.backend_tokenizer, duty=duty, measure_after=settings.loss_after)
+        self._model, lane = load_lane(self._settings, self._optimizer, self._say)
+        return lane
 
     def _loaded(self) -> LoadedModel:
         assert self._model is not None, "the lane has not been started"

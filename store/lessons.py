@@ -7,15 +7,16 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, select, update
+from sqlalchemy import ColumnElement, insert, select, update
 from sqlalchemy.orm import Session
 
 from store import ledger
 from store.clock import now_us
 from store.columns import JsonValue
-from store.errors import AlreadyRecorded, LessonRefused
-from store.records import Entry, KeptLesson, Lesson, Link
+from store.errors import AlreadyRecorded, LessonRefused, Unknown
+from store.records import Entry, KeptLesson, Lesson, Link, PlannedLesson
 from store.rows import columns_of, existing, lesson_in, record_of, signal_in
+from store.signals import homes_in, move_signals
 from store.tables import LessonSignalTable, LessonTable, SignalTable, TurnTable
 from store.words import LedgerKind, LessonState, Role, SignalState
 
@@ -28,15 +29,24 @@ def plan_lesson(session: Session, lesson: Lesson, *, signals: Sequence[Link]) ->
     Raises `AlreadyRecorded` when its id is taken, `Unknown` when its turn or a signal is not there,
     `WrongState` when a signal is already used, `LessonRefused` when the turn is private or too short.
     """
-    if session.get(LessonTable, lesson.id) is not None:
-        raise AlreadyRecorded("lesson", lesson.id)
-    _check_prefix(existing(session, TurnTable, lesson.turn), lesson)
-    session.add(LessonTable(**columns_of(lesson), state=LessonState.PLANNED, planned_at_us=now_us()))
-    session.flush()
-    for link in signals:
-        _link(session, lesson.id, link)
-    session.flush()
-    ledger.append(session, _planned(lesson, signals))
+    plan_lessons(session, [PlannedLesson(lesson, tuple(signals))])
+
+
+def plan_lessons(session: Session, planned: Sequence[PlannedLesson]) -> int:
+    """Keep lessons, as `plan_lesson` does one; when they were planned, microseconds. All are kept, or none."""
+    at_us = now_us()
+    if not planned:
+        return at_us
+    _require_free(session, [one.lesson.id for one in planned])
+    _check_turns(session, [one.lesson for one in planned])
+    made = {"state": LessonState.PLANNED, "planned_at_us": at_us}
+    session.execute(insert(LessonTable), [columns_of(one.lesson) | made for one in planned])
+    _use_signals(session, planned)
+    links = [columns_of(link) | {"lesson": one.lesson.id} for one in planned for link in one.links]
+    if links:
+        session.execute(insert(LessonSignalTable), links)
+    ledger.append_all(session, [_planned(one) for one in planned], at_us=at_us)
+    return at_us
 
 
 def reweigh_lesson(session: Session, lesson_id: str, *, weights: tuple[float, ...], signal: str) -> None:
@@ -44,7 +54,7 @@ def reweigh_lesson(session: Session, lesson_id: str, *, weights: tuple[float, ..
     row = lesson_in(session, lesson_id, [LessonState.PLANNED])
     assert len(weights) == len(row.weights), f"lesson {lesson_id}: {len(weights)} weights, {len(row.weights)} rows"
     row.weights = weights
-    _link(session, lesson_id, Link(signal, Role.WEIGHS))
+    _weigh(session, lesson_id, signal)
     session.flush()
     ledger.append(session, _told(row, state=row.state, weighed_by=signal, weight_sum=sum(weights)))
 
@@ -127,26 +137,55 @@ def move_lesson(session: Session, row: LessonTable, state: LessonState, **refusa
     session.flush()
 
 
-def _check_prefix(turn: TurnTable, lesson: Lesson) -> None:
-    if turn.prompt_tokens is None or turn.reply_tokens is None:
-        raise LessonRefused(f"lesson {lesson.id!r}: turn {turn.id!r} is private, and private turns never train")
-    length_tokens = len(turn.prompt_tokens) + len(turn.reply_tokens)
-    if lesson.prefix_token_count > length_tokens:
-        raise LessonRefused(
-            f"lesson {lesson.id!r}: a prefix of {lesson.prefix_token_count} tokens was given,"
-            f" turn {turn.id!r} has {length_tokens}: plan it from the turn that was served"
+def _require_free(session: Session, ids: Sequence[str]) -> None:
+    taken = session.scalar(select(LessonTable.id).where(LessonTable.id.in_(ids)).limit(1))
+    if taken is not None:
+        raise AlreadyRecorded("lesson", taken)
+
+
+def _check_turns(session: Session, lessons: Sequence[Lesson]) -> None:
+    query = select(
+        TurnTable.id, TurnTable.private, TurnTable.prompt_token_count, TurnTable.reply_token_count
+    ).where(TurnTable.id.in_({lesson.turn for lesson in lessons}))
+    turns = {row.id: row for row in session.execute(query)}
+    for lesson in lessons:
+        turn = turns.get(lesson.turn)
+        if turn is None:
+            raise Unknown("turn", lesson.turn)
+        if turn.private:
+            raise LessonRefused(
+                f"lesson {lesson.id!r}: turn {turn.id!r} is private, and private turns never train"
+            )
+        length_tokens = turn.prompt_token_count + turn.reply_token_count
+        if lesson.prefix_token_count > length_tokens:
+            raise LessonRefused(
+                f"lesson {lesson.id!r}: a prefix of {lesson.prefix_token_count} tokens was given,"
+                f" turn {turn.id!r} has {length_tokens}: plan it from the turn that was served"
+            )
+
+
+def _use_signals(session: Session, planned: Sequence[PlannedLesson]) -> None:
+    """The signals that make a lesson are planned, the others applied."""
+    links = [(link, one.lesson.id) for one in planned for link in one.links]
+    makers = [(link.signal, lesson) for link, lesson in links if link.role is Role.MAKES]
+    others = [link.signal for link, _ in links if link.role is not Role.MAKES]
+    assert len({signal for signal, _ in makers}) == len(makers), f"a signal makes two lessons: {makers}"
+    homes_in(session, [signal for signal, _ in makers], [SignalState.RECEIVED])
+    homes_in(session, others, [SignalState.RECEIVED, SignalState.APPLIED])
+    if makers:
+        state = SignalState.PLANNED
+        session.execute(
+            update(SignalTable), [{"id": signal, "lesson": lesson, "state": state} for signal, lesson in makers]
         )
+    if others:
+        move_signals(session, others, SignalState.APPLIED)
 
 
-def _link(session: Session, lesson_id: str, link: Link) -> None:
-    """Tie a signal to a lesson; tying a weigher again is no error, and no second link."""
-    makes = link.role is Role.MAKES
-    usable = [SignalState.RECEIVED] if makes else [SignalState.RECEIVED, SignalState.APPLIED]
-    signal = signal_in(session, link.signal, usable)
-    signal.state = SignalState.PLANNED if makes else SignalState.APPLIED
-    if makes:
-        signal.lesson = lesson_id
-    session.merge(LessonSignalTable(lesson=lesson_id, signal=link.signal, role=link.role))
+def _weigh(session: Session, lesson_id: str, signal: str) -> None:
+    """Tie a signal to a lesson that it weighs; tying it again is no error, and no second link."""
+    row = signal_in(session, signal, [SignalState.RECEIVED, SignalState.APPLIED])
+    row.state = SignalState.APPLIED
+    session.merge(LessonSignalTable(lesson=lesson_id, signal=signal, role=Role.WEIGHS))
 
 
 def _links(session: Session, lesson_id: str) -> tuple[Link, ...]:
@@ -172,7 +211,8 @@ def _kept(session: Session, row: LessonTable) -> KeptLesson:
     )
 
 
-def _planned(lesson: Lesson, signals: Sequence[Link]) -> Entry:
+def _planned(planned: PlannedLesson) -> Entry:
+    lesson = planned.lesson
     return Entry(
         kind=LedgerKind.LESSON,
         agent=lesson.agent,
@@ -186,7 +226,7 @@ def _planned(lesson: Lesson, signals: Sequence[Link]) -> Entry:
             "rows": len(lesson.tokens),
             "weight_sum": sum(lesson.weights),
             "lr": lesson.lr,
-            "signals": {link.signal: link.role for link in signals},
+            "signals": {link.signal: link.role for link in planned.links},
         },
     )
 

@@ -93,6 +93,16 @@ class Put:
     state: SignalState
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedSignal:
+    """Why a signal makes no lesson."""
+
+    id: str
+    code: str
+    message: str
+    position: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSignal:
     """A signal as it stands: which lesson it makes, and when that was learned, the step and its loss."""
@@ -143,6 +153,14 @@ class Link:
 
     signal: str
     role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLesson:
+    """A lesson to be kept, and the signals it is planned from."""
+
+    lesson: Lesson
+    links: tuple[Link, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,22 +5,31 @@
 * The latest of several is the last to arrive, not the one with the latest client clock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, insert, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, func, insert, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from store import ledger
 from store.clock import now_us
-from store.errors import Unknown
-from store.records import Entry, KeptSignal, Put, Signal
-from store.rows import columns_of, record_of, signal_in
+from store.errors import Unknown, WrongState
+from store.records import Entry, KeptSignal, Put, RefusedSignal, Signal
+from store.rows import columns_of, record_of
 from store.tables import SignalTable, StepTable
 from store.turns import context_is_private
 from store.words import LedgerKind, SignalState
 
 ENDABLE = (SignalState.RECEIVED, SignalState.APPLIED)
 """States a signal can be refused from by itself; once it makes a lesson, it is refused with that."""
+
+
+class SignalHome(NamedTuple):
+    """Whose a signal is, as the ledger tells of it."""
+
+    id: str
+    agent: str
+    context: str
 
 
 def put_signals(session: Session, signals: Sequence[Signal]) -> list[Put]:
@@ -42,29 +51,73 @@ def put_signals(session: Session, signals: Sequence[Signal]) -> list[Put]:
 
 def apply_signal(session: Session, signal_id: str) -> None:
     """Take note of a signal that only changes how others are weighed. Raises `Unknown` or `WrongState`."""
-    row = signal_in(session, signal_id, [SignalState.RECEIVED])
-    row.state = SignalState.APPLIED
-    session.flush()
-    ledger.append(session, _told(row, LedgerKind.SIGNAL, state=SignalState.APPLIED))
+    apply_signals(session, [signal_id])
+
+
+def apply_signals(session: Session, ids: Sequence[str]) -> None:
+    """Take note of signals, as `apply_signal` does of one."""
+    if not ids:
+        return
+    homes = homes_in(session, ids, [SignalState.RECEIVED])
+    move_signals(session, ids, SignalState.APPLIED)
+    ledger.append_all(session, [_told(home, LedgerKind.SIGNAL, state=SignalState.APPLIED) for home in homes])
 
 
 def refuse_signal(
     session: Session, signal_id: str, *, code: str, message: str, position: int | None = None
 ) -> None:
     """End a signal that makes no lesson, with the reason. Raises `Unknown` or `WrongState`."""
-    row = signal_in(session, signal_id, ENDABLE)
-    row.state, row.code, row.message, row.position = SignalState.REFUSED, code, message, position
-    session.flush()
-    told = _told(row, LedgerKind.REFUSAL, code=code, of="signal", message=message, position=position)
-    ledger.append(session, told)
+    refuse_signals(session, [RefusedSignal(signal_id, code, message, position)])
+
+
+def refuse_signals(session: Session, refused: Sequence[RefusedSignal]) -> None:
+    """End signals that make no lesson, each with its reason, as `refuse_signal` does one."""
+    if not refused:
+        return
+    homes = homes_in(session, [one.id for one in refused], ENDABLE)
+    session.execute(update(SignalTable), [columns_of(one) | {"state": SignalState.REFUSED} for one in refused])
+    entries = [
+        _told(home, LedgerKind.REFUSAL, code=one.code, of="signal", message=one.message, position=one.position)
+        for home, one in zip(homes, refused, strict=True)
+    ]
+    ledger.append_all(session, entries)
+
+
+def move_signals(session: Session, ids: Collection[str], state: SignalState) -> None:
+    """Put signals into a state."""
+    session.execute(update(SignalTable).where(SignalTable.id.in_(ids)).values(state=state))
+
+
+def homes_in(session: Session, ids: Sequence[str], allowed: Collection[SignalState]) -> list[SignalHome]:
+    """Whose the signals are, in the order given. Raises `Unknown`, or `WrongState` for a state not allowed."""
+    query = select(SignalTable.id, SignalTable.agent, SignalTable.context, SignalTable.state)
+    rows = {row.id: row for row in session.execute(query.where(SignalTable.id.in_(ids)))}
+    for identity in ids:
+        if identity not in rows:
+            raise Unknown("signal", identity)
+        if rows[identity].state not in allowed:
+            raise WrongState("signal", identity, state=rows[identity].state, allowed=allowed)
+    return [SignalHome(one, rows[one].agent, rows[one].context) for one in ids]
 
 
 def signal_of(session: Session, signal_id: str) -> KeptSignal:
     """A signal and its fate. Raises `Unknown` when there is none of that id."""
-    found = _select(session, SignalTable.id == signal_id)
-    if not found:
-        raise Unknown("signal", signal_id)
-    return found[0]
+    return signals_of(session, [signal_id])[0]
+
+
+def signals_of(session: Session, ids: Sequence[str]) -> list[KeptSignal]:
+    """Signals and their fates, in the order given. Raises `Unknown` when there is none of an id."""
+    found = {kept.signal.id: kept for kept in _select(session, SignalTable.id.in_(ids))}
+    for identity in ids:
+        if identity not in found:
+            raise Unknown("signal", identity)
+    return [found[identity] for identity in ids]
+
+
+def states_of(session: Session, ids: Collection[str]) -> dict[str, SignalState]:
+    """Where signals stand; of an id that there is not, nothing."""
+    rows = session.execute(select(SignalTable.id, SignalTable.state).where(SignalTable.id.in_(ids)))
+    return {row.id: row.state for row in rows}
 
 
 def received_signals(session: Session) -> list[KeptSignal]:
@@ -79,12 +132,28 @@ def signals_of_turn(session: Session, turn_id: str) -> list[KeptSignal]:
 
 def latest_relevance(session: Session, *, agent: str, engram: str) -> KeptSignal | None:
     """The agent's latest relevance of that engram that was not refused."""
-    return _latest(session, agent=agent, kind="relevance", about=SignalTable.engram == engram)
+    return latest_relevances(session, [engram]).get((agent, engram))
+
+
+def latest_relevances(session: Session, engrams: Collection[str]) -> dict[tuple[str, str], KeptSignal]:
+    """The latest relevance that was not refused, by agent and engram."""
+    return {
+        (kept.signal.agent, str(kept.signal.engram)): kept
+        for kept in _latest(session, kind="relevance", about=SignalTable.engram, among=engrams)
+    }
 
 
 def verdict_of(session: Session, *, agent: str, turn: str) -> KeptSignal | None:
     """The agent's latest verdict on that turn that was not refused."""
-    return _latest(session, agent=agent, kind="verdict", about=SignalTable.turn == turn)
+    return verdicts_of(session, [turn]).get((agent, turn))
+
+
+def verdicts_of(session: Session, turns: Collection[str]) -> dict[tuple[str, str], KeptSignal]:
+    """The latest verdict that was not refused, by agent and turn."""
+    return {
+        (kept.signal.agent, str(kept.signal.turn)): kept
+        for kept in _latest(session, kind="verdict", about=SignalTable.turn, among=turns)
+    }
 
 
 def _known(session: Session, signals: Sequence[Signal]) -> dict[str, tuple[str, SignalState]]:
@@ -113,11 +182,16 @@ def _select(session: Session, *where: ColumnElement[bool]) -> list[KeptSignal]:
     return [_kept(row, step) for row, step in session.execute(learned.where(*where).order_by(SignalTable.arrival))]
 
 
-def _latest(session: Session, *, agent: str, kind: str, about: ColumnElement[bool]) -> KeptSignal | None:
-    mine = (SignalTable.agent == agent, SignalTable.kind == kind, SignalTable.state != SignalState.REFUSED)
-    newest = SignalTable.arrival.desc()
-    row = session.scalar(select(SignalTable).where(*mine, about).order_by(newest).limit(1))
-    return None if row is None else _kept(row, None)
+def _latest(
+    session: Session, *, kind: str, about: InstrumentedAttribute[str | None], among: Collection[str]
+) -> list[KeptSignal]:
+    """Of each agent the last to arrive about each of those."""
+    if not among:
+        return []
+    counts = (SignalTable.kind == kind, SignalTable.state != SignalState.REFUSED, about.in_(among))
+    last = select(func.max(SignalTable.arrival)).where(*counts).group_by(SignalTable.agent, about)
+    rows = session.scalars(select(SignalTable).where(SignalTable.arrival.in_(last)))
+    return [_kept(row, None) for row in rows]
 
 
 def _kept(row: SignalTable, step: StepTable | None) -> KeptSignal:
@@ -148,5 +222,5 @@ def _received(signal: Signal) -> Entry:
     )
 
 
-def _told(row: SignalTable, kind: LedgerKind, *, code: str | None = None, **body: str | int | None) -> Entry:
-    return Entry(kind=kind, agent=row.agent, context=row.context, subject=row.id, code=code, body=dict(body))
+def _told(home: SignalHome, kind: LedgerKind, *, code: str | None = None, **body: str | int | None) -> Entry:
+    return Entry(kind=kind, agent=home.agent, context=home.context, subject=home.id, code=code, body=dict(body))

@@ -6,6 +6,8 @@
   its end, as of every turn. One that a crash left open is ended as failed.
 """
 
+from collections.abc import Collection
+
 from sqlalchemy import LargeBinary, exists, select, type_coerce
 from sqlalchemy.orm import Session
 
@@ -60,6 +62,12 @@ def end_open_turns(session: Session) -> int:
 def turn_of(session: Session, turn_id: str) -> Turn:
     """The turn of that id. Raises `Unknown` when there is none."""
     return record_of(Turn, existing(session, TurnTable, turn_id))
+
+
+def turns_of(session: Session, ids: Collection[str]) -> dict[str, Turn]:
+    """Turns by id; of an id that there is not, nothing."""
+    rows = session.scalars(select(TurnTable).where(TurnTable.id.in_(ids)))
+    return {row.id: record_of(Turn, row) for row in rows}
 
 
 def latest_turn(session: Session, *, agent: str, context: str) -> Turn | None:

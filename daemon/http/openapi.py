@@ -65,7 +65,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/metrics"): Operation("Metrics for Prometheus", answers=(TEXT,)),
     ("GET", "/openapi.json"): Operation("This document"),
     ("POST", "/learn"): Operation("Learn what a reply should have been", LearnRequest, speaks=True),
-    ("POST", "/signals"): Operation("One signal, or a list of them", Signal | list[Signal], speaks=True),
+    ("POST", "/signals"): Operation(
+        "One signal, or a list of them", Signal | list[Signal], query=("each",), speaks=True
+    ),
     ("GET", "/signals/{id}"): Operation("What became of a signal"),
     ("GET", "/ledger"): Operation("A page of the ledger", query=PAGE, answers=(JSON, NDJSON)),
     ("GET", "/ledger/summary"): Operation("What was served and learned, in all and by agent", query=ASKED_BY),
@@ -89,6 +91,7 @@ _QUERY_SCHEMAS: dict[str, dict[str, Any]] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": 1000},
     "cursor": {"type": "integer", "minimum": 0},
     "newest": {"type": "boolean"},
+    "each": {"type": "boolean"},
     "kind": {"type": "string", "enum": [str(kind) for kind in LedgerKind]},
 }
 _PATH_SCHEMAS: dict[str, dict[str, Any]] = {"seq": {"type": "integer", "minimum": 1}}

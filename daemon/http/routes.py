@@ -1,4 +1,4 @@
-"""The routes: which path goes where, and the small handlers for signals and adapters."""
+"""The routes: which path goes where, and the small handlers for adapters."""
 
 import time
 from collections.abc import Sequence
@@ -11,33 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from daemon.config import Settings
 from daemon.dialects.every import Endpoint
 from daemon.http.access import KEYS, authorise, caller_of
-from daemon.http.bodies import (
-    BODY_ROOM,
-    MAX_MESSAGES,
-    READ_SECONDS,
-    BodyRoom,
-    body_of,
-    parse_json,
-    read_body,
-    read_json,
-)
+from daemon.http.bodies import BODY_ROOM, MAX_MESSAGES, READ_SECONDS, BodyRoom, read_body, read_json
 from daemon.http.error_answers import answer_errors
 from daemon.http.errors import BadRequest, bad_field
 from daemon.http.keys import Keys
 from daemon.http.ledger_json import time_text
 from daemon.http.open_requests import OpenRequests
 from daemon.http.origins import Origins
-from daemon.http.speaker import check_signals
 from daemon.learning.adapters import AgentAdapters
-from daemon.learning.boarding import Boarding
-from daemon.learning.intake import Intake
 from daemon.learning.learner import Learner
 from daemon.serving.lane_thread import LaneThread
-from signals.records import Signal, parse_signals
 from store import adapters as stored_adapters
-from store import ledger, signals
-from store.errors import Unknown
-from store.records import Adapter, Adapters, Entry, KeptSignal, Put
+from store import ledger
+from store.records import Adapter, Adapters, Entry
 from store.store import Store
 from store.words import LedgerKind
 
@@ -68,8 +54,6 @@ class Routes:
         self,
         store: Store,
         lane: LaneThread,
-        intake: Intake,
-        boarding: Boarding,
         learner: Learner,
         adapters: AgentAdapters,
         *,
@@ -78,8 +62,6 @@ class Routes:
     ) -> None:
         self._store = store
         self._lane = lane
-        self._intake = intake
-        self._boarding = boarding
         self._learner = learner
         self._adapters = adapters
         self._exports = exports
@@ -94,22 +76,6 @@ class Routes:
         """Is the lane serving?"""
         status = 503 if self._lane.stopped else 200
         return web.json_response({"status": "stopped" if self._lane.stopped else "ok"}, status=status)
-
-    async def take_signals(self, request: web.Request) -> web.Response:
-        """`POST /signals`: one, a list, or NDJSON."""
-        given = await _read_signals(request)
-        speaker = check_signals(request, given.signals)
-        taken = await self._intake.take(given.signals, private=speaker.private)
-        self._boarding.stir()
-        bodies = [_put_json(put, kept) for put, kept in taken]
-        return web.json_response(bodies if given.many else bodies[0])
-
-    async def one_signal(self, request: web.Request) -> web.Response:
-        """`GET /signals/{id}`: what became of a signal."""
-        kept = await self._store.read(signals.signal_of, request.match_info["id"])
-        if not caller_of(request).may_see(kept.signal.agent):
-            raise Unknown("signal", request.match_info["id"])
-        return web.json_response(_signal_json(kept))
 
     async def all_adapters(self, request: web.Request) -> web.Response:
         """`GET /adapters`: every agent's shadow and versions; to an agent, her own."""
@@ -169,8 +135,6 @@ def application(
             *others,
             web.get("/v1/models", routes.models),
             web.get("/health", routes.health),
-            web.post("/signals", routes.take_signals),
-            web.get("/signals/{id}", routes.one_signal),
             web.get("/adapters", routes.all_adapters),
             web.post("/adapters/{agent}/promote", routes.promote),
             web.post("/adapters/{agent}/rollback", routes.rollback),
@@ -178,23 +142,6 @@ def application(
         ]
     )
     return app
-
-
-class _Given(BaseModel):
-    signals: list[Signal]
-    many: bool
-
-
-async def _read_signals(request: web.Request) -> _Given:
-    """The signals of a request: a JSON object, a JSON list, or a JSON object a line."""
-    if request.content_type == "application/x-ndjson":
-        body: Any = [parse_json(line) for line in body_of(request).splitlines() if line.strip()]
-    else:
-        body = await read_json(request)
-    try:
-        return _Given(signals=parse_signals(body), many=isinstance(body, list))
-    except ValidationError as error:
-        raise bad_field(error) from error
 
 
 async def _parse(request: web.Request, model: type[M]) -> M:
@@ -221,27 +168,4 @@ def _adapter_json(adapter: Adapter) -> dict[str, Any]:
         "steps": adapter.step_number,
         "sha": adapter.sha,
         "created_at": time_text(adapter.created_at_us),
-    }
-
-
-def _put_json(put: Put, kept: KeptSignal) -> dict[str, Any]:
-    return {"status": put.status} | _signal_json(kept)
-
-
-def _signal_json(kept: KeptSignal) -> dict[str, Any]:
-    refusal = None
-    if kept.code is not None:
-        refusal = {"code": kept.code, "message": kept.message, "position": kept.position}
-    return {
-        "id": kept.signal.id,
-        "kind": kept.signal.kind,
-        "agent": kept.signal.agent,
-        "context": kept.signal.context,
-        "state": kept.state,
-        "received_at": time_text(kept.received_at_us),
-        "lesson": kept.lesson,
-        "refusal": refusal,
-        "step": kept.step_number,
-        "loss_before": kept.loss_before,
-        "loss_after": kept.loss_after,
     }

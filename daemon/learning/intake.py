@@ -1,79 +1,102 @@
 """A signal's way in: put on disk, then settled, which is planned into a lesson, applied, or refused.
 
 - Acknowledged means committed: a signal is on disk before its sender is answered.
-- A list is taken whole or not at all: one id that clashes refuses the list and records nothing of it.
-- One signal is settled at a time, so that what is told about another is never lost between two looks.
+- A list is taken whole or not at all: one id that clashes refuses the list and records nothing of it. A list that
+  is sent to be taken each by itself has its clashes told, and the others recorded.
+- One signal's sender is answered when it is settled; a list's as well, or once it has waited `ANSWER_SECONDS`.
+- Settling goes batch by batch, never two at once; whoever is next settles all that waits by then.
 - Settling is done again for whatever a crash left unsettled, once the turns it left open are ended.
 """
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Coroutine, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
 from daemon.http.errors import BadRequest, Conflict
 from daemon.http.limits import SignalRoom
 from daemon.learning.adapters import AgentAdapters
-from daemon.learning.learner import Learner
-from daemon.learning.lookups import Lookup, look_up, state_of
-from daemon.learning.records import pending_of, stored_lesson, stored_signal, turn_of
-from daemon.learning.rides import Pending, Rides
+from daemon.learning.records import pending_of, stored_signal
+from daemon.learning.rides import Rides
+from daemon.learning.settling import Settling, settle_about_others
 from daemon.text.chat_template import HuggingFaceChat
-from signals.planning import plan
-from signals.plans import LessonPlan
-from signals.policy import Policy, policy_off
+from signals.policy import Policy
 from signals.records import Correction, Relevance, Signal, Verdict, parse_signal
-from signals.refusals import Refusal, RefusalCode
-from signals.runs import LessonSignal
+from signals.refusals import RefusalCode
 from store import lessons, signals, turns
 from store.clock import now_us
-from store.records import KeptSignal, Link, Put
+from store.records import KeptSignal, Put, RefusedSignal
 from store.store import Store
-from store.words import Role, SignalState
 
 logger = logging.getLogger(__name__)
 
 _WORDLESS = frozenset({"relevance", "verdict"})
 """Kinds whose bodies hold none of what was said; they are kept whole, and so still count, in private contexts."""
 
+ANSWER_SECONDS = 0.02
+"""How long the answer to a list waits for it to be settled: what needs no tokenizer is settled by then."""
+
+SETTLED_TOGETHER = 100
+"""Signals settled in one transaction: a few milliseconds of the writer's time."""
+
+
+F = TypeVar("F", bound="asyncio.Future[Any]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Signals that came together."""
+
+    signals: Sequence[Signal]
+    private: bool
+    sent: str | None = None
+    each: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What became of a batch when it was put, and the task that settles it."""
+
+    puts: list[Put]
+    settled: "asyncio.Future[None]"
+
 
 class Intake:
-    """Takes signals and settles them."""
+    """Takes signals, and has them settled."""
 
     def __init__(
         self,
         store: Store,
         rides: Rides,
         adapters: AgentAdapters,
-        learner: Learner,
         chat: HuggingFaceChat,
         room: SignalRoom,
+        settling: Settling,
         *,
         policy: Policy,
-        context_tokens: int,
-        started_at_us: int,
     ) -> None:
         self._room = room
         self._store = store
         self._rides = rides
         self._adapters = adapters
-        self._learner = learner
-        self._settling = asyncio.Lock()
-        self._work: set[asyncio.Future[list[tuple[Put, KeptSignal]]]] = set()
         self._chat = chat
         self._policy = policy
-        self._context_tokens = context_tokens
-        self._started_at_us = started_at_us
+        self._settling = settling
+        self._one_settles = asyncio.Lock()
+        self._unsettled: dict[str, Signal] = {}
+        self._work: set[asyncio.Future[Any]] = set()
 
     async def take(
-        self, given: Sequence[Signal], *, private: bool, sent: str | None = None
+        self, given: Sequence[Signal], *, private: bool, sent: str | None = None, each: bool = False
     ) -> list[tuple[Put, KeptSignal]]:
         """Put signals on disk and settle them; each with its state now. Goes on if the sender goes away.
 
-        `sent` is the fingerprint of what the sender sent, where that is not the signals themselves.
+        `sent` is the fingerprint of what the sender sent, where that is not the signals themselves. With `each` a
+        signal that clashes is told of in its `Put`, and the others are kept.
 
         Raises:
             BadRequest: one names a token that is not there; nothing was recorded.
@@ -81,19 +104,23 @@ class Intake:
             TooMany: as many are on their way as may be; nothing was recorded.
         """
         for signal in given:
-            self._check_tokens(signal)
+            self.check_tokens(signal)
         self._room.take(len(given))
-        task = self._begin(given, private=private, sent=sent)
-        task.add_done_callback(lambda _task: self._room.leave(len(given)))
-        return await asyncio.shield(task)
+        taking = self._begin(_Batch(given, private, sent, each), room=len(given))
+        taken = await asyncio.shield(taking)
+        await asyncio.wait([taken.settled], timeout=None if len(given) == 1 else ANSWER_SECONDS)
+        kept = await self._store.read(signals.signals_of, [put.id for put in taken.puts])
+        return list(zip(taken.puts, kept, strict=True))
 
     async def take_own(self, signal: Signal, *, private: bool) -> None:
         """Put a signal that came with a turn on disk and settle it. As the turn had room, so has it."""
-        await asyncio.shield(self._begin([signal], private=private, sent=None))
+        taken = await asyncio.shield(self._begin(_Batch([signal], private), room=0))
+        await asyncio.shield(taken.settled)
 
     async def settled(self) -> None:
         """Return once everything that was taken is settled."""
-        await asyncio.gather(*self._work, return_exceptions=True)
+        while self._work:
+            await asyncio.gather(*self._work, return_exceptions=True)
 
     async def recover(self) -> None:
         """Take up what a crash left: turns end, rides wait again and are weighed anew, signals are settled."""
@@ -103,20 +130,16 @@ class Intake:
             stable = await self._adapters.lane_name(turn.adapter)
             pending = pending_of(kept, stable=stable, served_here=False)
             self._rides.add(pending)
-            await self._at_the_border(self._replan(pending), what=f"lesson {pending.id}")
-        for received in await self._store.read(signals.received_signals):
-            await self._at_the_border(self._settle_kept(received), what=f"signal {received.signal.id}")
+            await self._at_the_border(self._settling.weigh_anew([pending]), what=f"lesson {pending.id}")
+        received = await self._store.read(signals.received_signals)
+        await self._at_the_border(self._settle_received(received), what="what was received")
 
-    def _begin(
-        self, given: Sequence[Signal], *, private: bool, sent: str | None
-    ) -> "asyncio.Future[list[tuple[Put, KeptSignal]]]":
-        task = asyncio.ensure_future(self._take(given, private=private, sent=sent))
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
-        return task
+    def check_tokens(self, signal: Signal) -> None:
+        """Refuse a reply in tokens that the lane's tokenizer does not know.
 
-    def _check_tokens(self, signal: Signal) -> None:
-        """Refuse a reply in tokens that the lane's tokenizer does not know."""
+        Raises:
+            BadRequest: one is not known.
+        """
         tokens = signal.reply_tokens if isinstance(signal, Correction) else None
         known = self._chat.vocabulary_tokens
         unknown = next((token for token in tokens or () if token >= known), None)
@@ -126,55 +149,49 @@ class Intake:
                 param="reply_tokens",
             )
 
-    async def _take(
-        self, given: Sequence[Signal], *, private: bool, sent: str | None
-    ) -> list[tuple[Put, KeptSignal]]:
-        puts = await self._store.write(_put_all, given, private, sent)
-        for signal, put in zip(given, puts, strict=True):
-            async with self._settling:
-                kept = await self._store.read(signals.signal_of, put.id)
-                if kept.state is SignalState.RECEIVED:
-                    await self._settle(signal)
-        kept_now = [await self._store.read(signals.signal_of, put.id) for put in puts]
-        return list(zip(puts, kept_now, strict=True))
+    def _begin(self, batch: _Batch, *, room: int) -> "asyncio.Future[_Taken]":
+        """Put a batch; what was put has its settling begun, and leaves the room with its end."""
 
-    async def _settle_kept(self, received: KeptSignal) -> None:
-        if received.signal.body is None:
-            await self._refuse(received.signal.id, _private(received.signal.id))
-        else:
-            async with self._settling:
-                await self._settle(parse_signal(dict(received.signal.body)))
+        async def take() -> _Taken:
+            try:
+                puts = await self._store.write(_put_all, batch, self._policy)
+            except BaseException:
+                self._room.leave(room)
+                raise
+            kept = [signal for signal, put in zip(batch.signals, puts, strict=True) if put.status != "conflict"]
+            return _Taken(puts, self._track(asyncio.ensure_future(self._settle(kept, room=room))))
 
-    async def _settle(self, signal: Signal) -> None:
-        """Plan, apply or refuse one signal that is on disk."""
-        match signal:
-            case Relevance() | Verdict():
-                refusal = await self._refusal_of(signal)
-                if refusal is not None:
-                    await self._refuse(signal.id, refusal)
-                    return
-                await self._store.write(signals.apply_signal, signal.id)
-                for pending in self._concerned(signal):
-                    await self._replan(pending)
-            case _:
-                await self._plan(signal)
+        return self._track(asyncio.ensure_future(take()))
 
-    async def _refusal_of(self, signal: Relevance | Verdict) -> Refusal | None:
-        """Why a signal about others changes nothing, if so. One that comes before its engram is remembered."""
-        if not self._policy.learns(signal.agent):
-            return policy_off(signal.agent)
-        if isinstance(signal, Relevance):
-            state = await self._store.read(state_of, signal.engram)
-            if state in {SignalState.RIDING, SignalState.LEARNED}:
-                message = f"The lesson of engram {signal.engram} has ridden; its weight can no longer change."
-                return Refusal(code=RefusalCode.SUPERSEDED, message=message)
-        return None
+    def _track(self, task: F) -> F:
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return task
 
-    def _concerned(self, signal: Relevance | Verdict) -> list[Pending]:
-        if isinstance(signal, Verdict):
-            return self._rides.about(signal.turn)
-        made = self._rides.made_by(signal.engram)
-        return [] if made is None else [made]
+    async def _settle(self, given: Sequence[Signal], *, room: int) -> None:
+        """See to it that these are settled, by whoever settles next."""
+        self._unsettled |= {signal.id: signal for signal in given}
+        try:
+            async with self._one_settles:
+                while any(signal.id in self._unsettled for signal in given):
+                    await self._settle_next()
+        except Exception:  # the border of one batch: it is on disk, and taken up at the next start
+            logger.exception("signals could not be settled")
+        finally:
+            self._room.leave(room)
+
+    async def _settle_next(self) -> None:
+        batch = list(islice(self._unsettled.values(), SETTLED_TOGETHER))
+        for signal in batch:
+            del self._unsettled[signal.id]
+        await self._settling.settle(batch)
+
+    async def _settle_received(self, received: Sequence[KeptSignal]) -> None:
+        private = [_private(kept.signal.id) for kept in received if kept.signal.body is None]
+        if private:
+            await self._store.write(signals.refuse_signals, private)
+        bodies = [kept.signal.body for kept in received if kept.signal.body is not None]
+        await self._settle([parse_signal(dict(body)) for body in bodies], room=0)
 
     async def _at_the_border(self, work: Coroutine[object, object, None], *, what: str) -> None:
         """One signal that cannot be settled must not keep the service from starting."""
@@ -183,92 +200,36 @@ class Intake:
         except Exception:
             logger.exception("%s could not be taken up", what)
 
-    async def _plan(self, signal: LessonSignal) -> None:
-        found = await self._store.read(look_up, signal)
-        planned = await self._planned(signal, found)
-        if isinstance(planned, Refusal):
-            await self._refuse(signal.id, planned)
-            return
-        assert found.turn is not None, f"signal {signal.id} was planned without a turn"
-        lesson = stored_lesson(planned, identity=f"lesson-{uuid.uuid4().hex}")
-        links = [Link(identity, Role.MAKES) for identity in planned.signals]
-        await self._store.write(lessons.plan_lesson, lesson, signals=links)
-        kept = await self._store.read(lessons.lesson_of, lesson.id)
-        stable = await self._adapters.lane_name(found.turn.adapter)
-        served_here = found.turn.created_at_us >= self._started_at_us
-        self._rides.add(pending_of(kept, stable=stable, served_here=served_here))
 
-    async def _replan(self, pending: Pending) -> None:
-        """Weigh a waiting lesson anew, or refuse it, by what is known now. Riding is too late."""
-        maker = await self._store.read(signals.signal_of, pending.signals[0])
-        if maker.signal.body is None:
-            return
-        signal = parse_signal(dict(maker.signal.body))
-        assert not isinstance(signal, Relevance | Verdict), f"lesson {pending.id} is made by a {signal.kind}"
-        found = await self._store.read(look_up, signal)
-        planned = await self._planned(signal, found)
-        if pending.riding or pending.id not in self._rides:
-            return
-        if isinstance(planned, Refusal):
-            await self._learner.refuse_waiting(pending, planned)
-        elif planned.weights != pending.weights:
-            assert found.weighed_by is not None, f"lesson {pending.id} is weighed anew by nothing"
-            pending.weights = planned.weights
-            await self._store.write(
-                lessons.reweigh_lesson, pending.id, weights=planned.weights, signal=found.weighed_by
-            )
-
-    async def _planned(self, signal: LessonSignal, found: Lookup) -> LessonPlan | Refusal:
-        policy = self._policy
-        if found.private:
-            policy = policy.model_copy(update={"private_contexts": frozenset({signal.context})})
-        return await asyncio.to_thread(
-            plan,
-            signal,
-            None if found.turn is None else turn_of(found.turn, context_tokens=self._context_tokens),
-            policy=policy,
-            tokenizer=self._chat,
-            context_tokens=self._context_tokens,
-            relevance=found.relevance,
-            outcome=found.outcome,
-        )
-
-    async def _refuse(self, signal: str, refusal: Refusal) -> None:
-        await self._store.write(
-            signals.refuse_signal,
-            signal,
-            code=refusal.code,
-            message=refusal.message,
-            position=refusal.position,
-        )
-
-
-def _put_all(session: Session, given: Sequence[Signal], private: bool, sent: str | None) -> list[Put]:
-    rows = [stored_signal(signal, now_us=now_us(), sent=sent) for signal in given]
+def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:
+    """Put a batch, and settle of it what only tells about others."""
+    rows = [stored_signal(signal, now_us=now_us(), sent=batch.sent) for signal in batch.signals]
+    rooms = {(row.agent, row.context) for row in rows if row.kind not in _WORDLESS}
     hidden = {
-        row.id: private or turns.context_is_private(session, agent=row.agent, context=row.context)
-        for row in rows
-        if row.kind not in _WORDLESS
+        room: batch.private or turns.context_is_private(session, agent=room[0], context=room[1]) for room in rooms
     }
-    puts = signals.put_signals(session, [replace(row, private=hidden.get(row.id, False)) for row in rows])
-    if clashes := [put.id for put in puts if put.status == "conflict"]:
+    kept = [replace(row, private=row.kind not in _WORDLESS and hidden[row.agent, row.context]) for row in rows]
+    puts = signals.put_signals(session, kept)
+    clashes = [put.id for put in puts if put.status == "conflict"]
+    if clashes and not batch.each:
         raise conflict(*clashes)
+    new = [signal for signal, put in zip(batch.signals, puts, strict=True) if put.status == "new"]
+    settle_about_others(session, [signal for signal in new if isinstance(signal, Relevance | Verdict)], policy)
     return puts
 
 
-def conflict(*clashes: str) -> Conflict:
-    """Ids that are taken by other bodies."""
+def conflict(*clashes: str, each: bool = False) -> Conflict:
+    """Ids that are taken by other bodies; with `each`, of signals that were taken each by itself."""
     more = f" (and {len(clashes) - 1} more)" if len(clashes) > 1 else ""
+    nothing = "" if each else "; nothing of this request was recorded"
     return Conflict(
-        f"signal {clashes[0]!r} is already recorded with another body{more}; nothing of this request was "
-        "recorded. Give a new signal an id of its own",
+        f"signal {clashes[0]!r} is already recorded with another body{more}{nothing}. "
+        "Give a new signal an id of its own",
         param="id",
         code="signal_conflict",
     )
 
 
-def _private(signal: str) -> Refusal:
-    return Refusal(
-        code=RefusalCode.PRIVATE_CONTEXT,
-        message=f"Signal {signal} is of a private context, and nothing private trains.",
-    )
+def _private(signal: str) -> RefusedSignal:
+    message = f"Signal {signal} is of a private context, and nothing private trains."
+    return RefusedSignal(signal, RefusalCode.PRIVATE_CONTEXT, message)

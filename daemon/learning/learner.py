@@ -10,8 +10,10 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from sqlalchemy.orm import Session
 
 from daemon.http.metrics import Metrics
 from daemon.learning.adapters import AgentAdapters
@@ -106,8 +108,15 @@ class Learner:
 
     async def refuse_waiting(self, pending: Pending, refusal: Refusal) -> None:
         """Refuse a lesson that rides nothing. It is out of everyone's reach before this first waits."""
-        self._rides.drop(pending.id)
-        await self._record_refusal(pending, refusal)
+        await self.refuse_all_waiting([(pending, refusal)])
+
+    async def refuse_all_waiting(self, refused: Sequence[tuple[Pending, Refusal]]) -> None:
+        """Refuse lessons that ride nothing, in one transaction. They are out of reach before this first waits."""
+        for pending, _ in refused:
+            self._rides.drop(pending.id)
+        await self._store.write(_refuse_lessons, refused)
+        for _, refusal in refused:
+            self._metrics.lesson("refused", refusal.code)
 
     async def _handle_or_take_back(self, event: LessonStarted | LessonEnded) -> None:
         if event.lesson not in self._rides:
@@ -177,13 +186,7 @@ class Learner:
         self._rides.end(pending.fate("refused", **refused_facts(refusal)))
 
     async def _record_refusal(self, pending: Pending, refusal: Refusal) -> None:
-        await self._store.write(
-            lessons.refuse_lesson,
-            pending.id,
-            code=refusal.code,
-            message=refusal.message,
-            position=refusal.position,
-        )
+        await self._store.write(_refuse_lessons, [(pending, refusal)])
         self._metrics.lesson("refused", refusal.code)
 
     async def _take_back(self, pending: Pending) -> None:
@@ -209,3 +212,8 @@ class Learner:
                 await asyncio.to_thread(self._snapshots.delete, name)
         except Exception:  # the step is committed, whatever happens to an old file
             logger.exception("the snapshot %s could not be deleted", name)
+
+
+def _refuse_lessons(session: Session, refused: Sequence[tuple[Pending, Refusal]]) -> None:
+    for pending, why in refused:
+        lessons.refuse_lesson(session, pending.id, code=why.code, message=why.message, position=why.position)

@@ -1,5 +1,6 @@
-"""What planning a signal needs from the store, looked up at once."""
+"""What planning signals needs from the store, looked up at once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -8,10 +9,8 @@ from sqlalchemy.orm import Session
 from signals.records import Engram, Labels, Outcome, Relevance, Verdict, parse_signal
 from signals.runs import LessonSignal
 from store import signals, turns
-from store.errors import Unknown
 from store.records import KeptSignal
 from store.records import Turn as StoredTurn
-from store.words import SignalState
 
 S = TypeVar("S", Relevance, Verdict)
 
@@ -28,34 +27,42 @@ class Lookup:
     outcome: Outcome
 
 
-def look_up(session: Session, signal: LessonSignal) -> Lookup:
-    """Find what planning a signal that is on disk needs."""
-    turn = _turn_of(session, signal)
-    kept = signals.signal_of(session, signal.id).signal
-    told = None
-    if isinstance(signal, Engram):
-        told = signals.latest_relevance(session, agent=signal.agent, engram=signal.id)
-    verdict = None
-    if signal.turn is not None:
-        verdict = signals.verdict_of(session, agent=signal.agent, turn=signal.turn)
+def look_up(session: Session, given: Sequence[LessonSignal]) -> list[Lookup]:
+    """Find what planning signals that are on disk needs, in their order."""
+    ids = [signal.id for signal in given]
+    hidden = {kept.signal.id: kept.signal.private for kept in signals.signals_of(session, ids)}
+    named = {signal.turn for signal in given if signal.turn is not None}
+    found = turns.turns_of(session, named)
+    verdicts = signals.verdicts_of(session, named)
+    told = signals.latest_relevances(session, [signal.id for signal in given if isinstance(signal, Engram)])
+    return [
+        _lookup(
+            None if signal.turn is None else _seen(found.get(signal.turn), signal),
+            private=hidden[signal.id],
+            told=told.get((signal.agent, signal.id)),
+            verdict=verdicts.get((signal.agent, signal.turn or "")),
+        )
+        for signal in given
+    ]
+
+
+def _lookup(
+    turn: StoredTurn | None, *, private: bool, told: KeptSignal | None, verdict: KeptSignal | None
+) -> Lookup:
     return Lookup(
         turn=turn,
-        private=kept.private,
+        private=private,
         relevance=None if told is None else _body(told, Relevance).relevance,
         weighed_by=None if told is None else told.signal.id,
         outcome=Outcome.UNKNOWN if verdict is None else _body(verdict, Verdict).outcome,
     )
 
 
-def _turn_of(session: Session, signal: LessonSignal) -> StoredTurn | None:
-    """The turn that a signal is about. One that is still open is there for its own labels only."""
-    if signal.turn is None:
-        return None
-    try:
-        turn = turns.turn_of(session, signal.turn)
-    except Unknown:
-        return None
-    return turn if turn.finish_reason is not None or isinstance(signal, Labels) else None
+def _seen(turn: StoredTurn | None, signal: LessonSignal) -> StoredTurn | None:
+    """The turn as that signal may see it: one that is still open is there for its own labels only."""
+    if turn is None or turn.finish_reason is not None or isinstance(signal, Labels):
+        return turn
+    return None
 
 
 def _body(kept: KeptSignal, kind: type[S]) -> S:
@@ -63,11 +70,3 @@ def _body(kept: KeptSignal, kind: type[S]) -> S:
     signal = parse_signal(dict(kept.signal.body))
     assert isinstance(signal, kind), f"signal {signal.id} is a {signal.kind}"
     return signal
-
-
-def state_of(session: Session, signal: str) -> SignalState | None:
-    """Where a signal stands, if there is one of that id."""
-    try:
-        return signals.signal_of(session, signal).state
-    except Unknown:
-        return None

@@ -61,6 +61,26 @@ def stored_lesson(plan: LessonPlan, *, identity: str) -> stored.Lesson:
     )
 
 
+def waiting_of(plan: LessonPlan, *, identity: str, stable: str, planned_at_us: int, served_here: bool) -> Pending:
+    """A plan that was just kept, as it waits in memory."""
+    return Pending(
+        id=identity,
+        agent=plan.agent,
+        context=plan.context,
+        kind=plan.kind,
+        turn=plan.turn,
+        signals=plan.signals,
+        stable=stable,
+        prefix=plan.prefix,
+        tokens=plan.tokens,
+        targets=plan.targets,
+        weights=plan.weights,
+        planned_at_us=planned_at_us,
+        served_here=served_here,
+        lr=plan.lr,
+    )
+
+
 def pending_of(kept: stored.KeptLesson, *, stable: str, served_here: bool) -> Pending:
     """A kept lesson as it waits in memory."""
     lesson = kept.lesson

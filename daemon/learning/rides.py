@@ -68,6 +68,8 @@ class Rides:
     def __init__(self, lane: LaneThread) -> None:
         self._lane = lane
         self._pending: dict[str, Pending] = {}
+        self._made: dict[str, str] = {}
+        self._about: dict[str, dict[str, None]] = {}
         self._fates: dict[str, dict[str, Fate]] = {}
         self._rider_of: dict[str, str] = {}
         self._claimed: set[str] = set()
@@ -81,6 +83,8 @@ class Rides:
     def add(self, pending: Pending) -> None:
         """A lesson waits, and the lane keeps its prefix as long as it can."""
         self._pending[pending.id] = pending
+        self._made |= dict.fromkeys(pending.signals, pending.id)
+        self._about.setdefault(pending.turn, {})[pending.id] = None
         self._lane.post(lambda lane: lane.keep(pending.id, stable=pending.stable, prefix=pending.prefix))
 
     def waiting(self, *, agent: str | None = None, context: str | None = None) -> list[Pending]:
@@ -99,7 +103,7 @@ class Rides:
 
     def made_by(self, signal: str) -> Pending | None:
         """The lesson that a signal makes, if it has not ended."""
-        return next((pending for pending in self._pending.values() if signal in pending.signals), None)
+        return None if signal not in self._made else self._pending[self._made[signal]]
 
     @contextmanager
     def claimed(self, signal: str) -> Iterator[None]:
@@ -131,7 +135,7 @@ class Rides:
 
     def about(self, turn: str) -> list[Pending]:
         """The lessons about a turn."""
-        return [pending for pending in self._pending.values() if pending.turn == turn]
+        return [self._pending[lesson] for lesson in self._about.get(turn, ())]
 
     def board(self, turn: str, riders: list[Pending]) -> None:
         """These lessons ride that turn."""
@@ -183,5 +187,11 @@ class Rides:
         self._fates.pop(turn, None)
 
     def _forget(self, lesson: str) -> None:
-        del self._pending[lesson]
+        pending = self._pending.pop(lesson)
+        for signal in pending.signals:
+            self._made.pop(signal, None)
+        about = self._about[pending.turn]
+        del about[lesson]
+        if not about:
+            del self._about[pending.turn]
         self._lane.post(lambda lane: lane.release(lesson))

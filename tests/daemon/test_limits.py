@@ -140,7 +140,7 @@ async def test_signals_on_their_way_have_a_most(start: Start) -> None:
     async with start(max_signals=3) as running:
         assert running.service._parts is not None
         intake = running.service._parts.intake
-        async with intake._settling:
+        async with intake._one_settles:
             first = asyncio.create_task(running.post("/signals", signals(2)))
             await running.until(having(lambda: bool(intake._work)))
             async with running.http.post(f"{running.url}/signals", json=signals(2)) as answer:
