@@ -41,6 +41,11 @@ class Settings(BaseModel):
     data_dir: Path = Field(
         default_factory=default_data_dir, description="where ledger, adapters and models are kept"
     )
+    database: SecretStr | None = Field(
+        None,
+        description="the ledger's postgresql:// URL, better given by the environment; else a SQLite file in the "
+        "data directory",
+    )
     model_cache: Path | None = Field(
         None, description="where converted weights are kept; else models/ in the data directory"
     )
@@ -146,9 +151,9 @@ class Settings(BaseModel):
         return self.model_cache or self.data_dir / "models"
 
     @property
-    def database(self) -> Path:
-        """The ledger's file."""
-        return self.data_dir / "ledger.db"
+    def ledger(self) -> str | Path:
+        """The ledger's URL or file."""
+        return self.data_dir / "ledger.db" if self.database is None else self.database.get_secret_value()
 
 
 def add_flags(parser: argparse.ArgumentParser, names: Sequence[str] | None = None) -> None:
@@ -203,7 +208,7 @@ def _sentence(error: dict[str, Any]) -> str:
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
         return f"there is no setting {name!r}; the settings are {', '.join(Settings.model_fields)}"
-    given = "" if name == "api_key" else f" {error['input']!r}"
+    given = "" if name in {"api_key", "database"} else f" {error['input']!r}"
     return f"--{name.replace('_', '-')}{given}: {error['msg'].removeprefix('Value error, ')}"
 
 

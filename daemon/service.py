@@ -296,7 +296,7 @@ async def running(
         failures.append(error)
         stop.set()
 
-    store = await asyncio.to_thread(Store.open, settings.database, create=True)
+    store = await asyncio.to_thread(Store.open, settings.ledger, create=True)
     try:
         service = Service(settings, store, say=say, on_failure=failed, hurry=hurry)
         async with service.serving() as url:

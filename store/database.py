@@ -1,9 +1,10 @@
 """Opening the database: SQLite in a file by default, PostgreSQL by URL, one code path for both.
 
-* One connection writes, and each of its transactions takes the write lock at its beginning (`BEGIN IMMEDIATE`), so
-  that it never fails half-way for having read first.
+* One connection writes, and each of its transactions takes the write lock at its beginning (`BEGIN IMMEDIATE`, on
+  PostgreSQL an advisory lock), so that it never fails half-way for having read first, and the chain is one.
 * Other connections read, and cannot write. A reader sees one state of the database from its first query on.
-* Whoever can write holds the writer lock: a second writer is refused when it opens, not when it writes.
+* A SQLite file has one writer: a second one is refused when it opens, not when it writes. A PostgreSQL database
+  has several, which write one after another; each agent belongs to one of them (`store/leases.py`).
 * A database at another revision is not opened. An empty one is brought to the newest when that was asked for.
 * What was committed stays: SQLite syncs the log at every commit (`synchronous=FULL`).
 """
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Self
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from store import revisions
-from store.errors import AlreadyOpen, NoDatabase, ReadOnly, StorageFailed, UnsupportedUrl, WrongRevision
+from store.errors import AlreadyOpen, Clashed, NoDatabase, ReadOnly, StorageFailed, UnsupportedUrl, WrongRevision
+from store.leases import Leases
 from store.lock import WriterLock
 
 READERS = 4
@@ -29,8 +31,13 @@ READERS = 4
 BUSY_TIMEOUT_MS = 5_000
 """How long a statement waits for SQLite's lock: a checkpoint takes milliseconds, a stuck process shows."""
 
-WRITER_KEY = 0x7269_6465
-"""PostgreSQL's advisory lock of the writer: any number that no other program uses in the same database."""
+OPEN_KEY, WRITE_KEY = 0x7269_6465, 0x7269_6466
+"""PostgreSQL's advisory locks: of writers, which share it, against an upgrade, which does not; and of one
+transaction that writes. Any numbers that no other program uses in the same database."""
+
+
+_CLASHES = frozenset({"40001", "40P01"})
+"""PostgreSQL's serialization failure and deadlock: nothing was changed, and the same again may well pass."""
 
 
 class Database:
@@ -40,6 +47,9 @@ class Database:
         self._writer = writer
         self._readers = readers
         self._lock = lock
+        self.leases = Leases(shared=readers.dialect.name == "postgresql")
+        if writer is not None and self.leases.shared:
+            event.listen(writer, "connect", lambda connection, _entry: self.leases.retake(connection))
 
     @classmethod
     def open(cls, target: str | Path, *, create: bool = False, read_only: bool = False) -> Self:
@@ -92,7 +102,7 @@ def upgrade_database(target: str | Path) -> str:
     """Bring a database that no one has open to the newest revision, and give that revision."""
     url = _url_of(target)
     _check_place(url, create=False)
-    engine, lock = _engine(url, writes=True), _lock_of(url)
+    engine, lock = _engine(url, writes=True, alone=True), _lock_of(url)
     try:
         with _failures():
             revisions.upgrade(engine)
@@ -113,7 +123,7 @@ def _url_of(target: str | Path) -> URL:
     backend = url.get_backend_name()
     if backend not in {"sqlite", "postgresql"}:
         raise UnsupportedUrl(f"{backend} was given: use a file, or a postgresql:// URL")
-    return url
+    return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 
 def _check_place(url: URL, *, create: bool) -> None:
@@ -150,17 +160,29 @@ def _check_revision(database: Database, url: URL, *, create: bool) -> None:
         )
 
 
-def _engine(url: URL, *, writes: bool) -> Engine:
-    """An engine whose pool holds one connection when it writes: the pool itself then keeps writers in line."""
+def _engine(url: URL, *, writes: bool, alone: bool = False) -> Engine:
+    """An engine whose pool holds one connection when it writes: the pool itself then keeps writers in line.
+
+    `alone`: no other may have the database open for writing.
+    """
+    postgresql = url.get_backend_name() == "postgresql"
     try:
         # hide_parameters: an error's text must not carry what was said into a log
-        engine = create_engine(url, pool_size=1 if writes else READERS, max_overflow=0, hide_parameters=True)
+        engine = create_engine(
+            url,
+            pool_size=1 if writes else READERS,
+            max_overflow=0,
+            hide_parameters=True,
+            pool_pre_ping=postgresql,  # a server that was restarted is connected to anew
+        )
     except ModuleNotFoundError as error:
-        raise UnsupportedUrl(f"{url!r} needs the Python package {error.name}: install it") from error
-    if engine.dialect.name == "sqlite":
-        _prepare_sqlite(engine, writes=writes)
+        raise UnsupportedUrl(
+            f"{url!r} needs the Python package {error.name}: install ridealong[postgresql]"
+        ) from error
+    if postgresql:
+        _prepare_postgresql(engine, writes=writes, alone=alone)
     else:
-        _prepare_postgresql(engine, writes=writes)
+        _prepare_sqlite(engine, writes=writes)
     return engine
 
 
@@ -182,20 +204,34 @@ def _prepare_sqlite(engine: Engine, *, writes: bool) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _prepare_postgresql(engine: Engine, *, writes: bool) -> None:
+def _prepare_postgresql(engine: Engine, *, writes: bool, alone: bool) -> None:
     @event.listens_for(engine, "connect")
     def connect(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
         if writes:
-            cursor.execute(f"SELECT pg_try_advisory_lock({WRITER_KEY})")
-            row = cursor.fetchone()
-            if row is None or not row[0]:
-                raise AlreadyOpen("the ledger is open for writing in another process: stop that one first")
+            _require_open(cursor, alone=alone)
         else:
             cursor.execute("SET default_transaction_read_only = on")
             cursor.execute("SET default_transaction_isolation = 'repeatable read'")
         connection.commit()  # what was set, and the lock, outlive this transaction
         cursor.close()
+
+    if writes:
+
+        @event.listens_for(engine, "begin")
+        def begin(connection: Connection) -> None:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITE_KEY})")
+
+
+def _require_open(cursor: DBAPICursor, *, alone: bool) -> None:
+    """Take the lock that keeps an upgrade and the writers apart; it lasts as long as the connection."""
+    cursor.execute(f"SELECT pg_try_advisory_lock{'' if alone else '_shared'}({OPEN_KEY})")
+    row = cursor.fetchone()
+    if row is not None and row[0]:
+        return
+    if alone:
+        raise AlreadyOpen("the ledger is open for writing in another process: stop every one first")
+    raise AlreadyOpen("the ledger is being upgraded by another process: start again when it is done")
 
 
 @contextmanager
@@ -204,4 +240,5 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise StorageFailed(f"the database failed: {error.orig}") from error
+        kind = Clashed if getattr(error.orig, "sqlstate", None) in _CLASHES else StorageFailed
+        raise kind(f"the database failed: {error.orig}") from error

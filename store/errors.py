@@ -9,6 +9,7 @@
     │   └── Closed                the store was closed
     ├── ReadOnly                  a write through a database opened for reading
     ├── StorageFailed             the database itself failed: disk full, locked, connection lost
+    │   └── Clashed               it gave way to another program's transaction: the same again may pass
     ├── Unknown                   no row of that id
     ├── AlreadyRecorded           an id that is already taken
     ├── WrongState                the row is not in a state that allows this
@@ -68,6 +69,10 @@ class ReadOnly(StoreError):
 
 class StorageFailed(StoreError):
     """The database failed underneath the operation; the driver's error is the cause."""
+
+
+class Clashed(StorageFailed):
+    """The transaction gave way to one of another program: a serialization failure or a deadlock."""
 
 
 class Unknown(StoreError):

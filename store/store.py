@@ -3,12 +3,14 @@
 * One thread writes, one transaction at a time, in the order asked; an awaited write is committed.
 * Cancelling the task that awaits an operation does not stop the operation: ask again with the same id.
 * Rows appended to the ledger are told of once they are committed, in their order, to whoever asked for it.
+* One that gave way to another program's transaction is done again.
 * Closing lets what was asked for end first, and can be done twice.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
@@ -17,12 +19,15 @@ from sqlalchemy.orm import Session
 
 from store import ledger
 from store.database import READERS, Database
-from store.errors import Closed
+from store.errors import Clashed, Closed
 from store.records import LedgerRow
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Tell = Callable[[Sequence[LedgerRow]], None]
+
+TRIES = 5
+"""How often an operation is tried that gives way to another program's: two in a row is rare already."""
 
 
 class Store:
@@ -84,4 +89,11 @@ class Store:
     async def _run(self, threads: ThreadPoolExecutor, operation: Callable[[], T]) -> T:
         if self._closed:
             raise Closed("the store was closed: open it again to go on")
-        return await asyncio.get_running_loop().run_in_executor(threads, operation)
+
+        def run() -> T:
+            for _ in range(TRIES - 1):
+                with suppress(Clashed):
+                    return operation()
+            return operation()
+
+        return await asyncio.get_running_loop().run_in_executor(threads, run)

@@ -63,7 +63,7 @@ def _add_signal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _add_ledger(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     ledger = commands.add_parser("ledger", help="read, verify or upgrade the ledger in the data directory")
-    add_flags(ledger, ["data_dir"])
+    add_flags(ledger, ["data_dir", "database"])
     ledger.add_argument("action", choices=["ls", "show", "tail", "verify", "upgrade"])
     ledger.add_argument("seq", nargs="?", type=int, help="show: the row's number")
     for name in ("agent", "context", "kind", "code", "since", "until"):

@@ -1,4 +1,4 @@
-"""`ridealong ledger`: reads the ledger's file itself, so it works whether or not a service runs.
+"""`ridealong ledger`: reads the ledger itself, so it works whether or not a service runs.
 
 It opens the database for reading and leaves the writer's place to the service.
 """
@@ -30,9 +30,9 @@ def run(given: argparse.Namespace, settings: Settings) -> int:
     """Run `ridealong ledger ACTION`; returns the exit status."""
     try:
         if given.action == "upgrade":
-            sys.stdout.write(f"the ledger is at revision {upgrade_database(settings.database)}\n")
+            sys.stdout.write(f"the ledger is at revision {upgrade_database(settings.ledger)}\n")
             return 0
-        database = Database.open(settings.database, read_only=True)
+        database = Database.open(settings.ledger, read_only=True)
         try:
             action: Callable[[argparse.Namespace, Database], int] = _ACTIONS[given.action]
             return action(given, database)

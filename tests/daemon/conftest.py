@@ -132,7 +132,7 @@ def start(tiny_chat: Path, tmp_path: Path) -> Start:
         made.data_dir.mkdir(exist_ok=True)
         failures: list[BaseException] = []
         hurry = asyncio.Event()
-        store = await asyncio.to_thread(Store.open, made.database, create=True)
+        store = await asyncio.to_thread(Store.open, made.ledger, create=True)
         try:
             service = Service(made, store, say=lambda _line: None, on_failure=failures.append, hurry=hurry)
             async with (

@@ -10,7 +10,7 @@ from daemon.learning import settling
 from daemon.learning.settling import Planned
 from store.errors import StorageFailed
 from tests.daemon.conftest import AGENT, Running
-from tests.daemon.test_limits import having
+from tests.daemon.test_disconnects import having
 
 
 def a_signal(identity: str, kind: str, **fields: Any) -> dict[str, Any]:

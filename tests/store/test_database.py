@@ -1,14 +1,17 @@
+import asyncio
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import traceback
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import insert, text
+from sqlalchemy.orm import Session
 
 from store import revisions
 from store.chain import verify
@@ -16,8 +19,10 @@ from store.database import Database, upgrade_database
 from store.errors import AlreadyOpen, NoDatabase, ReadOnly, StorageFailed, UnsupportedUrl, WrongRevision
 from store.rows import columns_of
 from store.signals import put_signals, received_signals
+from store.store import Store
 from store.tables import TurnTable
 from store.turns import latest_turn, record_turn
+from tests.postgresql import Server
 from tests.store.builders import SECRET, a_signal, a_turn
 
 
@@ -36,9 +41,9 @@ def test_a_url_that_is_neither_a_file_nor_postgresql_is_refused(url: str) -> Non
         Database.open(url, create=True)
 
 
-def test_every_connection_has_its_pragmas(database: Database) -> None:
+def test_every_connection_has_its_pragmas(sqlite: Database) -> None:
     pragmas = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 5_000}
-    for transaction in (database.write, database.read):
+    for transaction in (sqlite.write, sqlite.read):
         with transaction() as session:
             assert {name: session.scalar(text(f"PRAGMA {name}")) for name in pragmas} == pragmas
 
@@ -74,7 +79,7 @@ def test_a_file_that_is_no_database_says_so(path: Path) -> None:
         Database.open(path)
 
 
-def test_a_second_writer_is_refused_and_a_reader_is_not(database: Database, path: Path) -> None:
+def test_a_second_writer_is_refused_and_a_reader_is_not(sqlite: Database, path: Path) -> None:
     with pytest.raises(AlreadyOpen, match=f"in process {os.getpid()}"):
         Database.open(path)
     with pytest.raises(AlreadyOpen):
@@ -83,16 +88,16 @@ def test_a_second_writer_is_refused_and_a_reader_is_not(database: Database, path
         assert received_signals(session) == []
 
 
-def test_the_writers_place_is_free_after_closing_twice(database: Database, path: Path) -> None:
-    database.close()
-    database.close()
+def test_the_writers_place_is_free_after_closing_twice(sqlite: Database, path: Path) -> None:
+    sqlite.close()
+    sqlite.close()
     Database.open(path).close()
 
 
-def test_a_reader_cannot_write(database: Database, path: Path) -> None:
-    with pytest.raises(StorageFailed, match="readonly"), database.read() as session:
+def test_a_reader_cannot_write(database: Database, place: str | Path) -> None:
+    with pytest.raises(StorageFailed, match=r"read-?only"), database.read() as session:
         record_turn(session, a_turn())
-    with closing(Database.open(path, read_only=True)) as reader, pytest.raises(ReadOnly), reader.write():
+    with closing(Database.open(place, read_only=True)) as reader, pytest.raises(ReadOnly), reader.write():
         pass
 
 
@@ -108,17 +113,17 @@ def test_a_reader_sees_one_state_while_the_writer_goes_on(database: Database) ->
         assert len(received_signals(after)) == 1
 
 
-def test_a_write_holds_the_lock_from_its_first_query_on(database: Database, path: Path) -> None:
-    with closing(sqlite3.connect(path, timeout=0)) as raw, database.write() as session:
+def test_a_write_holds_the_lock_from_its_first_query_on(sqlite: Database, path: Path) -> None:
+    with closing(sqlite3.connect(path, timeout=0)) as raw, sqlite.write() as session:
         latest_turn(session, agent="ada", context="room")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             raw.execute("BEGIN IMMEDIATE")
 
 
-def test_upgrading_a_database_at_the_newest_revision_changes_nothing(path: Path) -> None:
-    Database.open(path, create=True).close()
-    assert upgrade_database(path) == revisions.head()
-    Database.open(path).close()
+def test_upgrading_a_database_at_the_newest_revision_changes_nothing(place: str | Path) -> None:
+    Database.open(place, create=True).close()
+    assert upgrade_database(place) == revisions.head()
+    Database.open(place).close()
 
 
 ACKNOWLEDGE_FOREVER = """
@@ -126,6 +131,7 @@ import sys
 from itertools import count
 from store.database import Database
 from store.signals import put_signals
+from tests.postgresql import Server
 from tests.store.builders import a_signal
 
 database = Database.open(sys.argv[1], create=True)
@@ -136,9 +142,9 @@ for batch in count():
 """
 
 
-def test_kill_9_loses_no_acknowledged_signal(path: Path) -> None:
+def test_kill_9_loses_no_acknowledged_signal(place: str | Path) -> None:
     acknowledged: list[str] = []
-    command = [sys.executable, "-c", ACKNOWLEDGE_FOREVER, str(path)]
+    command = [sys.executable, "-c", ACKNOWLEDGE_FOREVER, str(place)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         for line in writer.stdout:
@@ -146,7 +152,7 @@ def test_kill_9_loses_no_acknowledged_signal(path: Path) -> None:
             if len(acknowledged) == 60:
                 writer.send_signal(signal.SIGKILL)  # while it is in the middle of the next batches
     assert writer.returncode == -signal.SIGKILL
-    with closing(Database.open(path)) as database, database.read() as session:
+    with closing(Database.open(place)) as database, database.read() as session:
         kept = {kept.signal.id for kept in received_signals(session)}
         assert set(acknowledged) <= kept
         assert len(kept) % 3 == 0
@@ -160,3 +166,78 @@ def test_an_error_of_the_database_says_nothing_of_what_was_written(database: Dat
     with pytest.raises(StorageFailed) as caught, database.write() as session:
         session.execute(insert(TurnTable), [columns_of(a_turn())])
     assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_missing_driver_is_told_with_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(UnsupportedUrl, match=r"needs the Python package psycopg: install ridealong\[postgresql\]"):
+        Database.open("postgresql://ada:secret@nowhere/db")
+
+
+def test_an_upgrade_of_postgresql_waits_for_no_writer_and_none_opens_meanwhile(postgresql: Server) -> None:
+    url = postgresql.new_database()
+    with closing(Database.open(url, create=True)), pytest.raises(AlreadyOpen, match="stop every one first"):
+        upgrade_database(url)
+    assert upgrade_database(url) == revisions.head()
+
+
+def test_two_writers_at_once_make_one_chain(postgresql: Server) -> None:
+    url = postgresql.new_database()
+    with closing(Database.open(url, create=True)) as one, closing(Database.open(url)) as other:
+
+        def put(database: Database, name: str) -> None:
+            for batch in range(20):
+                with database.write() as session:
+                    put_signals(session, [a_signal(f"{name}{batch}.{n}") for n in range(3)])
+
+        threads = [threading.Thread(target=put, args=own) for own in ((one, "a"), (other, "b"))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with one.read() as session:
+            assert (verify(session).rows, verify(session).why) == (120, None)
+
+
+def test_a_server_that_was_restarted_is_connected_to_anew(postgresql: Server) -> None:
+    url = postgresql.new_database()
+    with closing(Database.open(url, create=True)) as database:
+        with database.write() as session:
+            assert database.leases.hold(session, "ada")
+        cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        postgresql.say(f"{cut} AND pid <> pg_backend_pid()", database=url.split("/")[3].split("?")[0])
+        with database.write() as session:
+            put_signals(session, [a_signal()])
+        with closing(Database.open(url)) as other, other.write() as session:
+            assert database.leases.holds("ada")
+            assert not other.leases.hold(session, "ada")
+
+
+def test_an_agent_belongs_to_one_writer_until_that_closes(postgresql: Server) -> None:
+    url = postgresql.new_database()
+    with closing(Database.open(url, create=True)) as one, closing(Database.open(url)) as other:
+        with one.write() as session:
+            assert one.leases.hold(session, "ada")
+        with other.write() as session:
+            assert not other.leases.hold(session, "ada")
+            assert other.leases.hold(session, "bob")
+        one.close()
+        with other.write() as session:
+            assert other.leases.hold(session, "ada")
+
+
+def test_what_gave_way_to_another_program_is_done_again(postgresql: Server) -> None:
+    tries = list[int]()
+
+    def gives_way_once(session: Session) -> int:
+        tries.append(1)
+        put_signals(session, [a_signal()])
+        if len(tries) == 1:
+            session.execute(text("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40001'; END $$"))
+        return len(received_signals(session))
+
+    async def write() -> int:
+        with Store.open(postgresql.new_database(), create=True) as store:
+            return await store.write(gives_way_once)
+
+    assert (asyncio.run(write()), len(tries)) == (1, 2)

@@ -6,17 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from store import ledger
 from store.chain import GENESIS, Verified, canonical, row_sha, verify
 from store.database import Database
-from store.errors import BadPage
+from store.errors import BadPage, StorageFailed
 from store.ledger import Filter, Page
 from store.records import Entry
 from store.rows import columns_of
 from store.turns import record_turn
 from store.words import LedgerKind
+from tests.postgresql import Server
 from tests.store.builders import a_turn
 
 TRIGGERS = ("ledger_no_update", "ledger_no_delete", "ledger_no_replace")
@@ -102,52 +104,52 @@ def test_a_hash_is_the_sha256_of_the_rows_canonical_json(database: Database) -> 
         "sha = 'ff'",
     ],
 )
-def test_a_changed_row_is_found(database: Database, path: Path, change: str) -> None:
-    six_rows(database)
+def test_a_changed_row_is_found(sqlite: Database, path: Path, change: str) -> None:
+    six_rows(sqlite)
     tamper(path, f"UPDATE ledger SET {change} WHERE seq = 3")
-    found = verified(database)
+    found = verified(sqlite)
     assert (found.rows, found.bad) == (2, 3)
     assert "row 3 was changed" in str(found.why)
 
 
 @pytest.mark.parametrize("seq", [1, 3])
-def test_a_missing_row_is_found(database: Database, path: Path, seq: int) -> None:
-    six_rows(database)
+def test_a_missing_row_is_found(sqlite: Database, path: Path, seq: int) -> None:
+    six_rows(sqlite)
     tamper(path, f"DELETE FROM ledger WHERE seq = {seq}")
-    assert (verified(database).bad, verified(database).why) == (
+    assert (verified(sqlite).bad, verified(sqlite).why) == (
         seq,
         f"row {seq} is missing: the next one there is {seq + 1}",
     )
 
 
-def test_a_missing_row_is_found_though_the_rest_was_numbered_anew(database: Database, path: Path) -> None:
-    six_rows(database)
+def test_a_missing_row_is_found_though_the_rest_was_numbered_anew(sqlite: Database, path: Path) -> None:
+    six_rows(sqlite)
     tamper(path, "DELETE FROM ledger WHERE seq = 3", "UPDATE ledger SET seq = seq - 1 WHERE seq > 3")
-    assert verified(database).bad == 3
+    assert verified(sqlite).bad == 3
 
 
-def test_rows_that_changed_places_are_found(database: Database, path: Path) -> None:
-    six_rows(database)
+def test_rows_that_changed_places_are_found(sqlite: Database, path: Path) -> None:
+    six_rows(sqlite)
     swap = ("SET seq = 99 WHERE seq = 3", "SET seq = 3 WHERE seq = 4", "SET seq = 4 WHERE seq = 99")
     tamper(path, *(f"UPDATE ledger {step}" for step in swap))
-    assert verified(database).bad == 3
+    assert verified(sqlite).bad == 3
 
 
-def test_a_changed_row_is_found_though_its_own_hash_was_made_anew(database: Database, path: Path) -> None:
-    six_rows(database)
-    with database.read() as session:
+def test_a_changed_row_is_found_though_its_own_hash_was_made_anew(sqlite: Database, path: Path) -> None:
+    six_rows(sqlite)
+    with sqlite.read() as session:
         third = ledger.page(session).rows[2]
     forged = row_sha(columns_of(replace(third, agent="eve")))
     tamper(path, f"UPDATE ledger SET agent = 'eve', sha = '{forged}' WHERE seq = 3")
-    assert (verified(database).bad, verified(database).why) == (4, "row 4 does not follow the row before it")
+    assert (verified(sqlite).bad, verified(sqlite).why) == (4, "row 4 does not follow the row before it")
 
 
-def test_a_row_cut_off_the_end_is_found_by_what_it_told_of(database: Database, path: Path) -> None:
-    with database.write() as session:
+def test_a_row_cut_off_the_end_is_found_by_what_it_told_of(sqlite: Database, path: Path) -> None:
+    with sqlite.write() as session:
         record_turn(session, a_turn("t1"))
         record_turn(session, a_turn("t2"))
     tamper(path, "DELETE FROM ledger WHERE seq = 2")
-    assert (verified(database).bad, verified(database).why) == (2, "the row of turn 't2' is missing")
+    assert (verified(sqlite).bad, verified(sqlite).why) == (2, "the row of turn 't2' is missing")
 
 
 @pytest.mark.parametrize(
@@ -159,11 +161,23 @@ def test_a_row_cut_off_the_end_is_found_by_what_it_told_of(database: Database, p
         "INSERT INTO ledger SELECT 0, at_us, kind, agent, context, code, subject, body, previous, sha FROM ledger",
     ],
 )
-def test_the_database_itself_refuses_to_change_a_row(database: Database, path: Path, statement: str) -> None:
-    six_rows(database)
+def test_the_database_itself_refuses_to_change_a_row(sqlite: Database, path: Path, statement: str) -> None:
+    six_rows(sqlite)
     with closing(sqlite3.connect(path)) as raw, pytest.raises(sqlite3.IntegrityError, match="append-only"):
         raw.execute(statement)
-    assert verified(database).rows == 6
+    assert verified(sqlite).rows == 6
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE ledger SET agent = 'eve'", "DELETE FROM ledger WHERE seq = 6", "TRUNCATE ledger"],
+)
+def test_postgresql_itself_refuses_to_change_a_row(postgresql: Server, statement: str) -> None:
+    with closing(Database.open(postgresql.new_database(), create=True)) as database:
+        six_rows(database)
+        with pytest.raises(StorageFailed, match="append-only"), database.write() as session:
+            session.execute(text(statement))
+        assert verified(database).rows == 6
 
 
 def test_equal_values_have_one_spelling() -> None:

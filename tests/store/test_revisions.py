@@ -25,8 +25,8 @@ def test_models_and_migrations_agree(database: Database) -> None:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
 
 
-def test_models_and_migrations_have_the_same_checks(database: Database) -> None:
-    inspector = inspect(database.engine)
+def test_models_and_migrations_have_the_same_checks(sqlite: Database) -> None:
+    inspector = inspect(sqlite.engine)
     for name, table in Base.metadata.tables.items():
         said = {(c.name, str(c.sqltext)) for c in table.constraints if isinstance(c, CheckConstraint)}
         assert {(c["name"], c["sqltext"]) for c in inspector.get_check_constraints(name)} == said

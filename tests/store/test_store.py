@@ -17,8 +17,8 @@ from tests.store.builders import a_signal, a_turn
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store.open(path, create=True) as opened:
+def store(place: str | Path) -> Iterator[Store]:
+    with Store.open(place, create=True) as opened:
         yield opened
 
 
@@ -71,7 +71,7 @@ async def test_a_failed_write_is_raised_where_it_was_awaited_and_changes_nothing
         await store.read(turn_of, "t1")
 
 
-async def test_closing_ends_what_was_asked_for_and_closes_again(store: Store, path: Path) -> None:
+async def test_closing_ends_what_was_asked_for_and_closes_again(store: Store, place: str | Path) -> None:
     begun = threading.Event()
 
     def begin_and_record(session: Session) -> None:
@@ -86,6 +86,6 @@ async def test_closing_ends_what_was_asked_for_and_closes_again(store: Store, pa
         store.close()
     with pytest.raises(Closed):
         await store.read(received_signals)
-    with closing(Database.open(path)) as again, again.read() as session:
+    with closing(Database.open(place)) as again, again.read() as session:
         assert turn_of(session, "t1") == a_turn()
         assert len(received_signals(session)) == 1

@@ -112,13 +112,13 @@ def test_a_series_has_every_step_in_it_and_is_bounded(database: Database, count:
     assert [point.number for point in points] == sorted(point.number for point in points)
 
 
-def test_nothing_is_read_but_indexes(database: Database) -> None:
-    two_agents(database)
-    with _statements(database) as said:
-        summary(database, since_us=0)
+def test_nothing_is_read_but_indexes(sqlite: Database) -> None:
+    two_agents(sqlite)
+    with _statements(sqlite) as said:
+        summary(sqlite, since_us=0)
     counting = [statement for statement in said if "GROUP BY" in statement]
     assert len(counting) == 5
-    with database.read() as session:
+    with sqlite.read() as session:
         for statement in counting:
             plan = session.connection().exec_driver_sql(
                 f"EXPLAIN QUERY PLAN {statement}", (0,) * statement.count("?")

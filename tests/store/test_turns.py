@@ -62,12 +62,12 @@ def test_a_turn_without_a_first_token_is_read_as_it_was_recorded(database: Datab
         assert turn_of(session, "t1") == cut
 
 
-def test_a_private_turn_leaves_neither_text_nor_token_ids_in_any_file(database: Database, path: Path) -> None:
-    with database.write() as session:
+def test_a_private_turn_leaves_neither_text_nor_token_ids_in_any_file(sqlite: Database, path: Path) -> None:
+    with sqlite.write() as session:
         record_turn(session, a_turn(private=True))
-    with database.read() as session:
+    with sqlite.read() as session:
         assert turn_of(session, "t1") == a_turn(private=True).without_words()
-    database.close()
+    sqlite.close()
     on_disk = b"".join(file.read_bytes() for file in path.parent.iterdir())
     assert b"t1" in on_disk
     assert SECRET.encode() not in on_disk
@@ -81,8 +81,8 @@ def test_the_table_itself_refuses_words_in_a_private_turn(database: Database) ->
         session.get_one(TurnTable, "t1").private = True
 
 
-def test_token_ids_take_four_bytes_each(database: Database, path: Path) -> None:
-    with database.write() as session:
+def test_token_ids_take_four_bytes_each(sqlite: Database, path: Path) -> None:
+    with sqlite.write() as session:
         record_turn(session, a_turn())
     with closing(sqlite3.connect(path)) as raw:
         assert raw.execute("SELECT length(prompt_tokens) FROM turns").fetchone() == (4 * len(PROMPT),)
