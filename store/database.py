@@ -3,8 +3,8 @@
 * One connection writes, and each of its transactions takes the write lock at its beginning (`BEGIN IMMEDIATE`, on
   PostgreSQL an advisory lock), so that it never fails half-way for having read first, and the chain is one.
 * Other connections read, and cannot write. A reader sees one state of the database from its first query on.
-* A SQLite file has one writer: a second one is refused when it opens, not when it writes. A PostgreSQL database
-  has several, which write one after another; each agent belongs to one of them (`store/leases.py`).
+* Whoever can write holds the writer lock: a second writer is refused when it opens, not when it writes. Writers of
+  PostgreSQL that share it write one after another; each agent belongs to one of them (`store/leases.py`).
 * A database at another revision is not opened. An empty one is brought to the newest when that was asked for.
 * What was committed stays: SQLite syncs the log at every commit (`synchronous=FULL`).
 """
@@ -52,15 +52,19 @@ class Database:
             event.listen(writer, "connect", lambda connection, _entry: self.leases.retake(connection))
 
     @classmethod
-    def open(cls, target: str | Path, *, create: bool = False, read_only: bool = False) -> Self:
+    def open(
+        cls, target: str | Path, *, create: bool = False, read_only: bool = False, shared: bool = False
+    ) -> Self:
         """Open a database by its file or URL.
 
-        `create` makes the file and the tables of a new one; `read_only` leaves the writer's place to others.
+        `create` makes the file and the tables of a new one; `read_only` leaves the writer's place to others;
+        `shared` lets others write that share it too, to PostgreSQL only.
         Raises `NoDatabase`, `WrongRevision`, `AlreadyOpen`, `UnsupportedUrl`, or `StorageFailed`.
         """
         url = _url_of(target)
         _check_place(url, create=create and not read_only)
-        writer, readers = None if read_only else _engine(url, writes=True), _engine(url, writes=False)
+        writer = None if read_only else _engine(url, writes=True, alone=not shared)
+        readers = _engine(url, writes=False)
         database = cls(writer=writer, readers=readers, lock=None if read_only else _lock_of(url))
         try:
             with _failures():
@@ -230,8 +234,8 @@ def _require_open(cursor: DBAPICursor, *, alone: bool) -> None:
     if row is not None and row[0]:
         return
     if alone:
-        raise AlreadyOpen("the ledger is open for writing in another process: stop every one first")
-    raise AlreadyOpen("the ledger is being upgraded by another process: start again when it is done")
+        raise AlreadyOpen("the ledger is open for writing in another process: stop that one first")
+    raise AlreadyOpen("another process has the ledger for itself: stop that one first")
 
 
 @contextmanager

@@ -176,14 +176,26 @@ def test_a_missing_driver_is_told_with_the_extra_that_has_it(monkeypatch: pytest
 
 def test_an_upgrade_of_postgresql_waits_for_no_writer_and_none_opens_meanwhile(postgresql: Server) -> None:
     url = postgresql.new_database()
-    with closing(Database.open(url, create=True)), pytest.raises(AlreadyOpen, match="stop every one first"):
+    with closing(Database.open(url, create=True)), pytest.raises(AlreadyOpen, match="stop that one first"):
         upgrade_database(url)
     assert upgrade_database(url) == revisions.head()
 
 
+def test_a_second_writer_of_postgresql_is_refused_unless_both_share_it(postgresql: Server) -> None:
+    url = postgresql.new_database()
+    for shared in (False, True):
+        with closing(Database.open(url, create=True)), pytest.raises(AlreadyOpen, match="stop that one first"):
+            Database.open(url, shared=shared)
+    with closing(Database.open(url, shared=True)), pytest.raises(AlreadyOpen):
+        Database.open(url)
+
+
 def test_two_writers_at_once_make_one_chain(postgresql: Server) -> None:
     url = postgresql.new_database()
-    with closing(Database.open(url, create=True)) as one, closing(Database.open(url)) as other:
+    with (
+        closing(Database.open(url, create=True, shared=True)) as one,
+        closing(Database.open(url, shared=True)) as other,
+    ):
 
         def put(database: Database, name: str) -> None:
             for batch in range(20):
@@ -201,21 +213,24 @@ def test_two_writers_at_once_make_one_chain(postgresql: Server) -> None:
 
 def test_a_server_that_was_restarted_is_connected_to_anew(postgresql: Server) -> None:
     url = postgresql.new_database()
-    with closing(Database.open(url, create=True)) as database:
+    with closing(Database.open(url, create=True, shared=True)) as database:
         with database.write() as session:
             assert database.leases.hold(session, "ada")
         cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
         postgresql.say(f"{cut} AND pid <> pg_backend_pid()", database=url.split("/")[3].split("?")[0])
         with database.write() as session:
             put_signals(session, [a_signal()])
-        with closing(Database.open(url)) as other, other.write() as session:
+        with closing(Database.open(url, shared=True)) as other, other.write() as session:
             assert database.leases.holds("ada")
             assert not other.leases.hold(session, "ada")
 
 
 def test_an_agent_belongs_to_one_writer_until_that_closes(postgresql: Server) -> None:
     url = postgresql.new_database()
-    with closing(Database.open(url, create=True)) as one, closing(Database.open(url)) as other:
+    with (
+        closing(Database.open(url, create=True, shared=True)) as one,
+        closing(Database.open(url, shared=True)) as other,
+    ):
         with one.write() as session:
             assert one.leases.hold(session, "ada")
         with other.write() as session:
