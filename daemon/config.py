@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
+from signals.policy import MAX_LESSON_TOKENS
+
 ENVIRONMENT_PREFIX = "RIDEALONG_"
 
 _ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+")
@@ -76,6 +78,12 @@ class Settings(BaseModel):
     learn: tuple[str, ...] = Field((), description="an agent that may learn; give it again for each")
     untrusted: tuple[Literal["human", "tool", "peer", "self"], ...] = Field(
         (), description="an origin whose signals are kept but never learned; give it again for each"
+    )
+    policy: Path | None = Field(
+        None, description="a TOML file of policies, [default] and [agents.NAME]; --learn NAME is short for one"
+    )
+    max_lesson_tokens: int = Field(
+        MAX_LESSON_TOKENS, ge=1, description="tokens that one lesson may have, unless a policy says otherwise"
     )
     optimizer: Literal["adamw", "sgd"] = Field("adamw", description="how a shadow steps")
     lr: float = Field(1e-4, gt=0, le=1, description="the learning rate of a lesson's step")

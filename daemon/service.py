@@ -31,6 +31,7 @@ from daemon.http.limits import SignalRoom, TextLimit, TurnQueue
 from daemon.http.lora_routes import LoraRoutes
 from daemon.http.metrics import Metrics, MetricsRoute
 from daemon.http.open_requests import OpenRequests
+from daemon.http.policy_routes import PolicyRoutes
 from daemon.http.routes import Routes, application
 from daemon.http.signal_routes import SignalRoutes
 from daemon.http.summary_route import SummaryRoute
@@ -39,6 +40,7 @@ from daemon.learning.asked_lessons import AskedLessons
 from daemon.learning.boarding import Boarding
 from daemon.learning.intake import Intake
 from daemon.learning.learner import Learner
+from daemon.learning.policies import Policies, begun_policy
 from daemon.learning.rides import Rides
 from daemon.learning.settling import Settling
 from daemon.learning.snapshots import Snapshots
@@ -54,8 +56,6 @@ from engine.machine import MadeBy
 from engine.orders import LessonEnded, LessonStarted
 from engine.shadow import OptimizerSettings
 from engine.weights import LoadedModel
-from signals.policy import Policy
-from signals.records import Origin
 from store import adapters as stored_adapters
 from store.clock import now_us
 from store.store import Store
@@ -97,6 +97,7 @@ class Service:
     ) -> None:
         self._settings = settings
         self._keys = _keys(settings)
+        self._policy = begun_policy(settings)
         self._store = store
         self._say = say
         self._hurry = hurry
@@ -152,19 +153,20 @@ class Service:
             idle_seconds=settings.idle_seconds,
             ttl_seconds=settings.lesson_ttl_seconds,
         )
-        policy = _policy(settings)
+        policies = Policies(store, self._policy)
+        await policies.load()
         settling = Settling(
             store,
             rides,
             adapters,
             learner,
             chat,
-            policy=policy,
+            policies=policies,
             context_tokens=context_tokens,
             started_at_us=started_at_us,
         )
         room = SignalRoom(settings.max_signals)
-        intake = Intake(store, rides, adapters, chat, room, settling, policy=policy)
+        intake = Intake(store, rides, adapters, chat, room, settling, policies=policies)
         asked = AskedLessons(store, rides, intake, boarding, learner)
         turns = Turns(
             store,
@@ -175,6 +177,7 @@ class Service:
             metrics,
             TurnQueue(lane, slots=settings.slots, queue=settings.queue),
             asked,
+            policies,
             end_tokens=model.end_tokens,
             context_tokens=context_tokens,
         )
@@ -183,7 +186,8 @@ class Service:
         prompts = Prompts(chat, Grammars(model.tokenizer, model.end_tokens), texts)
         state = LaneState(lane, chat, LaneFacts(model.name, model.directory, settings.slots, context_tokens))
         others = [*state.routes(), *LoraRoutes(loras).routes(), *MetricsRoute(metrics, store).routes()]
-        others += SignalRoutes(store, intake, boarding).routes()
+        others += SignalRoutes(store, intake, boarding, policies, chat).routes()
+        others += PolicyRoutes(policies, intake.weigh_anew).routes()
         others += LearnRoute(store, lane, prompts, asked, slots=settings.slots).routes()
         feed = LedgerFeed(store)
         others += SummaryRoute(store, metrics, duty=settings.duty).routes()
@@ -236,11 +240,6 @@ async def _drain(parts: _Parts) -> None:
 def _keys(settings: Settings) -> Keys:
     own = settings.api_key
     return Keys.of(None if own is None else own.get_secret_value(), settings.api_key_file)
-
-
-def _policy(settings: Settings) -> Policy:
-    origins = frozenset(Origin(origin) for origin in settings.untrusted)
-    return Policy(agents=frozenset(settings.learn), untrusted_origins=origins)
 
 
 @asynccontextmanager

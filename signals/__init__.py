@@ -10,5 +10,7 @@ spans.py      characters to tokens
 served.py     runs in what a turn was served
 replies.py    what a reply must be to be learned
 corrections.py, labelling.py, runs.py   what a signal of each kind asks to have learned
+merging.py    lessons that overlap, as one
+explaining.py where each token's weight comes from
 planning.py   a signal and its turn in, a lesson plan or a refusal out
 """

@@ -8,38 +8,44 @@
 from typing import assert_never
 
 from signals.plans import LessonPlan
-from signals.policy import Policy, policy_off
-from signals.records import Action, Correction, Engram, Labels, Origin, Outcome, Turn
+from signals.policy import AgentPolicy, policy_off
+from signals.records import Action, Correction, Engram, Labels, Outcome, Turn
 from signals.refusals import Refusal, RefusalCode, RefusalError
 from signals.runs import LessonSignal, find_run
 from signals.served import Run
 from signals.spans import points_to_own_reply
 from signals.tokens import ChatTokenizer, RenderError
-from signals.weights import token_weight
+from signals.weights import Trust, Weighing, origin_of, weighing_of
 
 
 def plan(
     signal: LessonSignal,
     turn: Turn | None,
     *,
-    policy: Policy,
+    policy: AgentPolicy,
     tokenizer: ChatTokenizer,
     context_tokens: int,
+    private: bool = False,
+    sender: Trust = Trust.AUTHENTICATED,
     relevance: float | None = None,
     outcome: Outcome = Outcome.UNKNOWN,
 ) -> LessonPlan | Refusal:
     """Plan the lesson that ``signal`` asks for, or say why there is none.
 
-    ``turn`` is the turn it names, or None where no turn has that id or it names none; ``context_tokens`` the
-    size of the context that the lesson would run in; ``relevance`` the latest one told for an engram, in place
-    of its own; and ``outcome`` the latest verdict on the turn.
+    ``turn`` is the turn it names, or None where no turn has that id or it names none; ``policy`` its agent's;
+    ``context_tokens`` the size of the context that it would run in; ``private`` whether the signal's own is;
+    ``sender`` the trust in who sent it; ``relevance`` the latest one told for an engram, in place of its own; and
+    ``outcome`` the latest verdict on the turn.
     """
     try:
-        admitted = _admit(signal, turn, policy=policy, outcome=outcome)
-        weight = _weigh(signal, relevance)
+        admitted = _admit(signal, turn, policy=policy, private=private)
+        _require_good_source(signal, admitted, policy=policy, outcome=outcome)
+        weighing = weighing_of(signal, relevance=relevance, sender=sender, policy=policy)
+        _require_weight(weighing)
         run = find_run(signal, admitted, tokenizer)
-        lesson = _lesson(signal, admitted, run, weight=weight)
+        lesson = _lesson(signal, admitted, run, weight=weighing.weight)
         _require_in_context(lesson, context_tokens=context_tokens)
+        _require_length(lesson, policy=policy)
     except RefusalError as error:
         return error.refusal
     except RenderError as error:
@@ -51,7 +57,7 @@ def plan(
     return lesson
 
 
-def _admit(signal: LessonSignal, turn: Turn | None, *, policy: Policy, outcome: Outcome) -> Turn:
+def _admit(signal: LessonSignal, turn: Turn | None, *, policy: AgentPolicy, private: bool) -> Turn:
     """Return the turn where the signal may be learned from it. Another agent's turn is as unknown as none."""
     assert turn is None or turn.id == signal.turn, f"signal {signal.id} is of turn {signal.turn}, not {turn.id}"
     if signal.turn is not None and (turn is None or turn.agent != signal.agent):
@@ -59,7 +65,7 @@ def _admit(signal: LessonSignal, turn: Turn | None, *, policy: Policy, outcome: 
             RefusalCode.TURN_UNKNOWN,
             f"Agent {signal.agent} has no turn {signal.turn}. Give the id that X-Ridealong-Turn told.",
         )
-    if not policy.learns(signal.agent):
+    if not policy.learn:
         refusal = policy_off(signal.agent)
         raise RefusalError(refusal.code, refusal.message)
     if turn is None:
@@ -69,31 +75,32 @@ def _admit(signal: LessonSignal, turn: Turn | None, *, policy: Policy, outcome: 
             "first token on. Serve the conversation first, then send what its reply should have been.",
             position=0,
         )
-    if turn.private or not policy.private_contexts.isdisjoint({turn.context, signal.context}):
+    if private or turn.private or not policy.private_contexts.isdisjoint({turn.context, signal.context}):
         raise RefusalError(
             RefusalCode.PRIVATE_CONTEXT,
             f"Turn {turn.id} is private, and nothing private trains. Signal a turn of a context that is not.",
         )
-    _require_good_source(signal, turn, policy=policy, outcome=outcome)
     return turn
 
 
-def _require_good_source(signal: LessonSignal, turn: Turn, *, policy: Policy, outcome: Outcome) -> None:
-    origin = _origin(signal)
-    if not policy.trusts(origin):
+def _require_good_source(signal: LessonSignal, turn: Turn, *, policy: AgentPolicy, outcome: Outcome) -> None:
+    origin = origin_of(signal)
+    if origin in policy.untrusted_origins:
         raise RefusalError(
             RefusalCode.UNTRUSTED_SOURCE,
             f"The policy does not trust origin {origin}. Signal what comes from an origin that it trusts.",
         )
-    if outcome is Outcome.FAILED and _learns_own_reply(signal, turn):
+    if outcome is Outcome.FAILED and (_learns_own_reply(signal, turn) or awaits_verdict(signal)):
         raise RefusalError(
             RefusalCode.FAILED_OUTCOME,
-            f"Turn {turn.id} was judged failed, so its own reply is not learned. Send a correction instead.",
+            f"Turn {turn.id} was judged failed, so its own reply is not learned, nor what waited for its verdict. "
+            "Send a correction instead.",
         )
 
 
-def _origin(signal: LessonSignal) -> Origin:
-    return Origin.SELF if isinstance(signal, Action) else signal.origin
+def awaits_verdict(signal: LessonSignal) -> bool:
+    """Tell whether the lesson of a signal is to wait for a verdict on its turn."""
+    return isinstance(signal, Engram | Action) and signal.await_verdict
 
 
 def _learns_own_reply(signal: LessonSignal, turn: Turn) -> bool:
@@ -108,17 +115,13 @@ def _learns_own_reply(signal: LessonSignal, turn: Turn) -> bool:
             assert_never(signal)
 
 
-def _weigh(signal: LessonSignal, relevance: float | None) -> float:
-    told = 1.0 if isinstance(signal, Labels) else signal.relevance
-    latest = told if relevance is None else relevance
-    weight = token_weight(latest, _origin(signal))
-    if weight == 0:
+def _require_weight(weighing: Weighing) -> None:
+    if weighing.weight == 0:
         raise RefusalError(
             RefusalCode.BAD_WEIGHT,
-            f"There is nothing to learn: relevance {latest} leaves every label at weight 0. "
+            f"There is nothing to learn: relevance {weighing.relevance} leaves every label at weight 0. "
             "Give a relevance above 0 and at most 1.",
         )
-    return weight
 
 
 def _lesson(signal: LessonSignal, turn: Turn, run: Run, *, weight: float) -> LessonPlan:
@@ -152,4 +155,15 @@ def _require_in_context(lesson: LessonPlan, *, context_tokens: int) -> None:
             f"The lesson's rows are positions {lesson.prefix_tokens} to {lesson.last_position}; a context of "
             f"{context_tokens} tokens ends at {context_tokens - 1}. Point at less, or serve a larger one.",
             position=lesson.last_position,
+        )
+
+
+def _require_length(lesson: LessonPlan, *, policy: AgentPolicy) -> None:
+    tokens, most = len(lesson.tokens), policy.max_lesson_tokens
+    if tokens > most:
+        raise RefusalError(
+            RefusalCode.LESSON_TOO_LONG,
+            f"The lesson is {tokens} tokens, and one may have {most}. Point at less at a time, or have the "
+            "operator raise --max-lesson-tokens or the agent's max_lesson_tokens.",
+            position=lesson.prefix_tokens + 1 + most,
         )

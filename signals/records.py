@@ -77,6 +77,15 @@ class Origin(StrEnum):
     SELF = "self"
 
 
+class EngramKind(StrEnum):
+    """What sort of memory an engram is."""
+
+    EPISODIC = "episodic"
+    SEMANTIC = "semantic"
+    PROCEDURAL = "procedural"
+    SELF_REFLECTION = "self-reflection"
+
+
 class Outcome(StrEnum):
     """How a turn ended, by its latest verdict."""
 
@@ -122,12 +131,18 @@ def _check_range(start: int | None, end: int | None) -> None:
         raise ValueError(f"start {start} is not before end {end}")
 
 
-class Engram(_SignalBase):
+class _Awaiting(_SignalBase):
+    await_verdict: Annotated[bool, Field(strict=True)] = False
+    """Its lesson waits until a verdict says that the turn passed; one that says failed ends it."""
+
+
+class Engram(_Awaiting):
     """A piece of a turn that matters: a message, a character range of it, or an exact quote."""
 
     kind: Literal["engram"] = "engram"
     turn: Name
     origin: Origin
+    engram_kind: EngramKind = EngramKind.EPISODIC
     relevance: Share = 1.0
     message: Index | None = None
     start: Index | None = None
@@ -227,7 +242,7 @@ class Labels(_SignalBase):
     lr: LearningRate | None = None
 
 
-class Action(_SignalBase):
+class Action(_Awaiting):
     """The agent's own reply of that turn was worth keeping."""
 
     kind: Literal["action"] = "action"

@@ -45,6 +45,7 @@ class RefusalCode(StrEnum):
     UNTRUSTED_SOURCE = "untrusted_source", "The policy does not trust the source of the signal."
     FAILED_OUTCOME = "failed_outcome", "The turn was judged failed, so its own reply is not learned."
     PAST_CONTEXT = "past_context", "The lesson reaches past the end of the slot's context."
+    LESSON_TOO_LONG = "lesson_too_long", "The lesson has more tokens than one lesson may have."
     RECURRENT_STATE_MISSING = (
         "recurrent_state_missing",
         "No checkpoint of the recurrent state is held where the lesson begins.",

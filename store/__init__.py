@@ -6,5 +6,5 @@
 * Nothing here knows the engine or HTTP: token ids, text and codes come in as plain values.
 
 Read in this order: `words`, `records`, `tables`, `ledger`, `chain`, then the operations (`turns`, `signals`,
-`lessons`, `steps`, `adapters`), then `database` and `store`.
+`lessons`, `reshaping`, `steps`, `adapters`, `policies`), then `database` and `store`.
 """

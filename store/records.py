@@ -81,6 +81,8 @@ class Signal:
     body: Body | None
     fingerprint: str
     """SHA-256 of what the client sent: the same id with another fingerprint is a conflict."""
+    sender: str = "authenticated"
+    """How far who sent it is trusted."""
     private: bool = False
 
 

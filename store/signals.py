@@ -143,6 +143,12 @@ def latest_relevances(session: Session, engrams: Collection[str]) -> dict[tuple[
     }
 
 
+def relevances_of(session: Session, *, agent: str, engram: str) -> list[KeptSignal]:
+    """The agent's relevances of that engram that were not refused, in order of arrival: the last one counts."""
+    told = (SignalTable.agent == agent, SignalTable.kind == "relevance", SignalTable.engram == engram)
+    return _select(session, *told, SignalTable.state != SignalState.REFUSED)
+
+
 def verdict_of(session: Session, *, agent: str, turn: str) -> KeptSignal | None:
     """The agent's latest verdict on that turn that was not refused."""
     return verdicts_of(session, [turn]).get((agent, turn))

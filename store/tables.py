@@ -113,6 +113,7 @@ class SignalTable(Base):
     at_us: Mapped[int]
     body: Mapped[dict[str, JsonValue] | None]
     fingerprint: Mapped[str]
+    sender: Mapped[str]
     private: Mapped[bool]
     state: Mapped[SignalState]
     code: Mapped[str | None]

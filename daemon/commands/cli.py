@@ -53,12 +53,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_signal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    signal = commands.add_parser("signal", help="send signals, or ask what became of one")
+    signal = commands.add_parser("signal", help="send signals, ask what became of one, or why its tokens weigh")
     _add_url(signal)
-    choice = signal.add_mutually_exclusive_group(required=True)
+    choice = signal.add_mutually_exclusive_group()
     choice.add_argument("--file", metavar="FILE", help="signals as JSON or NDJSON; - reads standard input")
     choice.add_argument("--show", metavar="ID", help="what became of a signal")
     signal.set_defaults(run=_signal)
+    actions = signal.add_subparsers(dest="action", metavar="ACTION")
+    explain = actions.add_parser("explain", help="a signal's lesson, and where each token's weight comes from")
+    for flag in ("--url", "--api-key"):  # after the action as well as before it
+        explain.add_argument(flag, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    explain.add_argument("id", metavar="ID")
+    explain.add_argument("--json", action="store_true", help="JSON instead of a table")
 
 
 def _add_ledger(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -5,6 +5,7 @@ import json
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -47,9 +48,39 @@ def call(
 
 def run_signal(given: argparse.Namespace) -> int:
     """`ridealong signal …`."""
+    if given.action == "explain":
+        return _explain(given)
     if given.show:
         return _print(given, f"/signals/{quote(given.show, safe='')}")
-    return _send_signals(given, given.file)
+    if given.file:
+        return _send_signals(given, given.file)
+    return fail("say what to do: --file FILE sends signals, --show ID and explain ID ask about one")
+
+
+def _explain(given: argparse.Namespace) -> int:
+    """Print a signal's lesson, a token a line with where its weight comes from."""
+    path = f"/signals/{quote(given.id, safe='')}/explain"
+    if given.json:
+        return _print(given, path)
+    try:
+        told = call(given.url, path, key=given.api_key)
+    except Refused as error:
+        return fail(str(error))
+    lines = [f"{told['kind']} {told['id']}: {told['state']}, lesson {told['lesson'] or 'none'}"]
+    if told["refusal"] is not None:
+        lines.append(f"{told['refusal']['code']}: {told['refusal']['message']}")
+    lines += [_token_line(token) for token in told["tokens"]]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def _token_line(token: Mapping[str, Any]) -> str:
+    line = f"{token['position']:>6}  {json.dumps(token['text'], ensure_ascii=False):<20} {token['weight']:<8.4g}"
+    if token["signal"] is None:
+        return f"{line} from what is not found again"
+    factors = [f"relevance {token['relevance']:g}", f"{token['source']} {token['source_factor']:g}"]
+    factors += [f"{token['trust']} {token['trust_factor']:g}", f"label {token['label']:g}"]
+    return f"{line} = {' × '.join(factors)}, {token['signal']}"
 
 
 def _send_signals(given: argparse.Namespace, file: str) -> int:

@@ -112,7 +112,8 @@ class LearnRequest(GivenOnly):
 
     def fingerprint(self, speaker: Speaker) -> str:
         """What tells this request from another of the same id. How long it waits is no part of it."""
-        return fingerprint_of(self.model_dump(mode="json", exclude={"wait"}) | speaker.model_dump(mode="json"))
+        said_by = speaker.model_dump(mode="json", exclude={"sender"})
+        return fingerprint_of(self.model_dump(mode="json", exclude={"wait"}) | said_by)
 
 
 _BODY = TypeAdapter(LearnRequest)
@@ -143,7 +144,10 @@ class LearnRoute:
         fate = await self._asked.again(identity, sent=sent, wait_seconds=body.wait)
         if fate is None:
             correction = await self._correction(identity, body, speaker)
-            fate = await self._asked.learn(correction, private=speaker.private, sent=sent, wait_seconds=body.wait)
+            private, sender = speaker.private, speaker.sender
+            fate = await self._asked.learn(
+                correction, private=private, sender=sender, sent=sent, wait_seconds=body.wait
+            )
         return await self._answer(identity, fate)
 
     async def _correction(self, identity: str, body: LearnRequest, speaker: Speaker) -> Correction:

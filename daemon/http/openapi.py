@@ -25,6 +25,7 @@ from daemon.http.lora_routes import LoadRequest, ScaleRequest, UnloadRequest
 from daemon.http.routes import ExportRequest, RollbackRequest
 from daemon.http.speaker import HEADER, Metadata
 from daemon.http.summary_route import ASKED_BY
+from signals.policy import PolicyTable
 from signals.records import Signal
 from store.words import LedgerKind
 
@@ -69,6 +70,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "One signal, or a list of them", Signal | list[Signal], query=("each",), speaks=True
     ),
     ("GET", "/signals/{id}"): Operation("What became of a signal"),
+    ("GET", "/signals/{id}/explain"): Operation("A signal's lesson, with where each token's weight comes from"),
+    ("GET", "/policy"): Operation("What each agent may learn"),
+    ("PUT", "/policy/agents/{agent}"): Operation("What that agent may learn from now on", PolicyTable),
+    ("DELETE", "/policy/agents/{agent}"): Operation("What she may learn is as the lane was started with again"),
     ("GET", "/ledger"): Operation("A page of the ledger", query=PAGE, answers=(JSON, NDJSON)),
     ("GET", "/ledger/summary"): Operation("What was served and learned, in all and by agent", query=ASKED_BY),
     ("GET", "/ledger/stream"): Operation(

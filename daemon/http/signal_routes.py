@@ -16,10 +16,24 @@ from daemon.http.bodies import body_of, parse_json, read_json
 from daemon.http.error_answers import error_body
 from daemon.http.errors import BadRequest, ServiceError, bad_field
 from daemon.http.ledger_json import boolean_of, time_text
-from daemon.http.speaker import check_signals
+from daemon.http.speaker import Speaker, check_signals
 from daemon.learning.boarding import Boarding
+from daemon.learning.explaining import explained
 from daemon.learning.intake import Intake, conflict
-from signals.records import MAX_SIGNALS, Signal, parse_signal, parse_signals
+from daemon.learning.policies import Policies
+from daemon.text.chat_template import HuggingFaceChat
+from signals.policy import AgentPolicy
+from signals.records import (
+    MAX_SIGNALS,
+    Action,
+    Engram,
+    Relevance,
+    Signal,
+    Verdict,
+    parse_signal,
+    parse_signals,
+)
+from signals.weights import Trust, origin_of, trust_in
 from store import signals
 from store.errors import Unknown
 from store.records import KeptSignal
@@ -40,14 +54,22 @@ class _Given:
 class SignalRoutes:
     """Takes signals, and tells what became of them."""
 
-    def __init__(self, store: Store, intake: Intake, boarding: Boarding) -> None:
+    def __init__(
+        self, store: Store, intake: Intake, boarding: Boarding, policies: Policies, chat: HuggingFaceChat
+    ) -> None:
         self._store = store
         self._intake = intake
         self._boarding = boarding
+        self._policies = policies
+        self._chat = chat
 
     def routes(self) -> list[web.RouteDef]:
         """What to serve."""
-        return [web.post(PATH, self.take), web.get(f"{PATH}/{{id}}", self.one)]
+        return [
+            web.post(PATH, self.take),
+            web.get(f"{PATH}/{{id}}", self.one),
+            web.get(f"{PATH}/{{id}}/explain", self.explain),
+        ]
 
     async def take(self, request: web.Request) -> web.Response:
         """`POST /signals`: one, a list, or NDJSON."""
@@ -56,31 +78,47 @@ class SignalRoutes:
         body = await _read(request)
         given = _parse_all(body)
         speaker = check_signals(request, given)
-        taken = await self._intake.take(given, private=speaker.private)
+        taken = await self._intake.take(given, private=speaker.private, sender=speaker.sender)
         self._boarding.stir()
         bodies = [{"status": put.status} | signal_json(kept) for put, kept in taken]
         return web.json_response(bodies if isinstance(body, list) else bodies[0])
 
     async def one(self, request: web.Request) -> web.Response:
         """`GET /signals/{id}`: what became of a signal."""
+        kept = await self._seen(request)
+        told = signal_json(kept) | told_by(kept, self._policies.of(kept.signal.agent))
+        if kept.signal.kind == "engram":
+            history = await self._store.read(signals.relevances_of, agent=kept.signal.agent, engram=kept.signal.id)
+            told["relevances"] = [relevance_json(one) for one in history]
+        return web.json_response(told)
+
+    async def explain(self, request: web.Request) -> web.Response:
+        """`GET /signals/{id}/explain`: the text of its lesson, and where each token's weight comes from."""
+        kept = await self._seen(request)
+        told = await explained(self._store, self._chat, kept.signal.id)
+        return web.json_response(signal_json(kept) | told)
+
+    async def _seen(self, request: web.Request) -> KeptSignal:
+        """The signal that a request names, if it is the caller's to see."""
         kept = await self._store.read(signals.signal_of, request.match_info["id"])
         if not caller_of(request).may_see(kept.signal.agent):
             raise Unknown("signal", request.match_info["id"])
-        return web.json_response(signal_json(kept))
+        return kept
 
     async def _take_each(self, request: web.Request) -> web.Response:
         given = await _read_each(request)
-        private = False
+        speaker = Speaker()
         for index, signal in list(given.signals.items()):
             try:
-                private = check_signals(request, [signal]).private
+                speaker = check_signals(request, [signal])
                 self._intake.check_tokens(signal)
             except ServiceError as error:
                 given.wrong[index] = error
                 del given.signals[index]
         told = {index: _error_json(error) for index, error in given.wrong.items()}
         if given.signals:
-            taken = await self._intake.take([*given.signals.values()], private=private, each=True)
+            private, sender = speaker.private, speaker.sender
+            taken = await self._intake.take([*given.signals.values()], private=private, sender=sender, each=True)
             self._boarding.stir()
             for index, (put, kept) in zip(given.signals, taken, strict=True):
                 clash = put.status == "conflict"
@@ -151,4 +189,32 @@ def signal_json(kept: KeptSignal) -> dict[str, Any]:
         "step": kept.step_number,
         "loss_before": kept.loss_before,
         "loss_after": kept.loss_after,
+    }
+
+
+def told_by(kept: KeptSignal, policy: AgentPolicy) -> dict[str, Any]:
+    """What a signal says of itself beside its words: of one that is private nothing is left but who sent it."""
+    sender = Trust(kept.signal.sender)
+    if kept.signal.body is None:
+        return {"trust": sender}
+    signal = parse_signal(dict(kept.signal.body))
+    match signal:
+        case Relevance() | Verdict():
+            return {"trust": sender}
+        case Engram():
+            own: dict[str, Any] = {"engram_kind": signal.engram_kind, "await_verdict": signal.await_verdict}
+        case Action():
+            own = {"await_verdict": signal.await_verdict}
+        case _:
+            own = {}
+    return {"trust": trust_in(origin_of(signal), sender, policy)} | own
+
+
+def relevance_json(kept: KeptSignal) -> dict[str, Any]:
+    """One of the relevances that were told of an engram."""
+    assert kept.signal.body is not None, f"relevance {kept.signal.id} has no body"
+    return {
+        "id": kept.signal.id,
+        "relevance": kept.signal.body["relevance"],
+        "received_at": time_text(kept.received_at_us),
     }

@@ -11,9 +11,10 @@ from typing import Annotated
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from daemon.http.access import caller_of
+from daemon.http.access import KEYS, caller_of
 from daemon.http.errors import BadRequest
 from signals.records import AgentName, ContextName, Signal
+from signals.weights import Trust
 
 HEADER = "X-Ridealong-"
 ANONYMOUS = "anonymous"
@@ -37,6 +38,13 @@ class Speaker(BaseModel):
     agent: str = ANONYMOUS
     context: str = ""
     private: bool = False
+    sender: Trust = Trust.AUTHENTICATED
+
+
+def sender_of(request: web.Request) -> Trust:
+    """How far whoever sent the request is trusted as a source: an operator's key approves."""
+    by_key = bool(request.app[KEYS])
+    return Trust.APPROVED if by_key and caller_of(request).is_operator else Trust.AUTHENTICATED
 
 
 def speaker_of(request: web.Request, metadata: Metadata | None = None) -> Speaker:
@@ -57,7 +65,7 @@ def speaker_of(request: web.Request, metadata: Metadata | None = None) -> Speake
             )
     named = said | heard
     agent = caller_of(request).meant(named.get("agent"))
-    return Speaker(**(named | {"agent": agent or ANONYMOUS}))
+    return Speaker(**(named | {"agent": agent or ANONYMOUS, "sender": sender_of(request)}))
 
 
 def check_signals(request: web.Request, signals: Sequence[Signal]) -> Speaker:
@@ -77,7 +85,7 @@ def check_signals(request: web.Request, signals: Sequence[Signal]) -> Speaker:
                     "leave the header out, or send each agent's and context's signals by themselves",
                     param=key,
                 )
-    return Speaker(private=bool(heard.get("private", False)))
+    return Speaker(private=bool(heard.get("private", False)), sender=sender_of(request))
 
 
 def _from_headers(headers: Mapping[str, str]) -> dict[str, str | bool]:

@@ -18,6 +18,7 @@ from daemon.learning.rides import Rides
 from daemon.serving.unbroken import Unbroken
 from signals.records import Correction, Labels
 from signals.refusals import Refusal, RefusalCode
+from signals.weights import Trust
 from store import signals
 from store.errors import Unknown
 from store.store import Store
@@ -40,21 +41,25 @@ class AskedLessons:
         """Return once everything that was asked for is recorded."""
         await self._begun.settled()
 
-    async def learn_of_turn(self, correction: Correction, *, private: bool, wait_seconds: float) -> Fate:
+    async def learn_of_turn(
+        self, correction: Correction, *, private: bool, sender: Trust, wait_seconds: float
+    ) -> Fate:
         """Have what a recorded turn's reply should have been learned at once; wait at most so long for its end."""
-        taking = self._intake.take_own(correction, private=private)
+        taking = self._intake.take_own(correction, private=private, sender=sender)
         try:
             await self._begun.run(self._begin(correction, taking, turn=correction.turn))
         except Exception:  # learning's border: the turn has been served
             logger.exception("signal %s could not be taken", correction.id)
         return await self.fate_in_turn(correction, wait_seconds=wait_seconds)
 
-    async def learn(self, correction: Correction, *, private: bool, sent: str, wait_seconds: float) -> Fate:
+    async def learn(
+        self, correction: Correction, *, private: bool, sender: Trust, sent: str, wait_seconds: float
+    ) -> Fate:
         """Have a reply learned at once; wait at most so long for its end. `sent` is the request's fingerprint.
 
         Raises as `Intake.take`.
         """
-        taking = self._intake.take([correction], private=private, sent=sent)
+        taking = self._intake.take([correction], private=private, sender=sender, sent=sent)
         await self._begun.run(self._begin(correction, taking))
         return await self.fate(correction.id, wait_seconds=wait_seconds)
 
@@ -73,10 +78,10 @@ class AskedLessons:
         await self._boarding.start(signal)
         return await self.fate(signal, wait_seconds=wait_seconds)
 
-    async def take_labels(self, labels: Labels, *, private: bool) -> None:
+    async def take_labels(self, labels: Labels, *, private: bool, sender: Trust) -> None:
         """Plan the lesson of labels on a turn that is open, for its own turn to take along."""
         try:
-            await self._intake.take_own(labels, private=private)
+            await self._intake.take_own(labels, private=private, sender=sender)
         except Exception:  # learning's border: the turn is served without it
             logger.exception("signal %s could not be taken", labels.id)
 

@@ -109,14 +109,15 @@ class Boarding:
 
     def _may_ride(self, pending: Pending) -> bool:
         """Does the lesson still wait, is its agent not being rolled back, and is the service not stopping?"""
-        waits = pending.id in self._rides and not pending.riding
+        waits = pending.id in self._rides and pending.may_ride
         return waits and not self._closed and not self._learner.is_rolling_back(pending.agent)
 
     async def _expire(self) -> None:
         oldest = now_us() - int(self._ttl_seconds * 1_000_000)
-        for pending in [pending for pending in self._rides.waiting() if pending.planned_at_us < oldest]:
+        for pending in [pending for pending in self._rides.unridden() if pending.planned_at_us < oldest]:
+            wanted = "a verdict of its turn" if pending.held else "its prefix to be served"
             message = (
-                f"The lesson waited {self._ttl_seconds:.0f} seconds for its prefix to be served. "
+                f"The lesson waited {self._ttl_seconds:.0f} seconds for {wanted}. "
                 "Send the signal again when the conversation goes on, or raise --lesson-ttl-seconds."
             )
             if pending.id in self._rides and not pending.riding:

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from daemon.http.errors import BadRequest, Conflict
 from daemon.http.limits import SignalRoom
 from daemon.learning.adapters import AgentAdapters
+from daemon.learning.policies import Policies
 from daemon.learning.records import pending_of, stored_signal
 from daemon.learning.rides import Rides
 from daemon.learning.settling import Settling, settle_about_others
@@ -27,6 +28,7 @@ from daemon.text.chat_template import HuggingFaceChat
 from signals.policy import Policy
 from signals.records import Correction, Relevance, Signal, Verdict, parse_signal
 from signals.refusals import RefusalCode
+from signals.weights import Trust
 from store import lessons, signals, turns
 from store.clock import now_us
 from store.records import KeptSignal, Put, RefusedSignal
@@ -53,6 +55,7 @@ class _Batch:
 
     signals: Sequence[Signal]
     private: bool
+    sender: Trust
     sent: str | None = None
     each: bool = False
 
@@ -77,26 +80,33 @@ class Intake:
         room: SignalRoom,
         settling: Settling,
         *,
-        policy: Policy,
+        policies: Policies,
     ) -> None:
         self._room = room
         self._store = store
         self._rides = rides
         self._adapters = adapters
         self._chat = chat
-        self._policy = policy
+        self._policies = policies
         self._settling = settling
         self._one_settles = asyncio.Lock()
         self._unsettled: dict[str, Signal] = {}
         self._work: set[asyncio.Future[Any]] = set()
 
     async def take(
-        self, given: Sequence[Signal], *, private: bool, sent: str | None = None, each: bool = False
+        self,
+        given: Sequence[Signal],
+        *,
+        private: bool,
+        sender: Trust,
+        sent: str | None = None,
+        each: bool = False,
     ) -> list[tuple[Put, KeptSignal]]:
         """Put signals on disk and settle them; each with its state now. Goes on if the sender goes away.
 
-        `sent` is the fingerprint of what the sender sent, where that is not the signals themselves. With `each` a
-        signal that clashes is told of in its `Put`, and the others are kept.
+        `sender` says how far who sent them is trusted; `sent` is the fingerprint of what was sent, where that is
+        not the signals themselves. With `each` a signal that clashes is told of in its `Put`, and the others are
+        kept.
 
         Raises:
             BadRequest: one names a token that is not there; nothing was recorded.
@@ -106,15 +116,15 @@ class Intake:
         for signal in given:
             self.check_tokens(signal)
         self._room.take(len(given))
-        taking = self._begin(_Batch(given, private, sent, each), room=len(given))
+        taking = self._begin(_Batch(given, private, sender, sent, each), room=len(given))
         taken = await asyncio.shield(taking)
         await asyncio.wait([taken.settled], timeout=None if len(given) == 1 else ANSWER_SECONDS)
         kept = await self._store.read(signals.signals_of, [put.id for put in taken.puts])
         return list(zip(taken.puts, kept, strict=True))
 
-    async def take_own(self, signal: Signal, *, private: bool) -> None:
+    async def take_own(self, signal: Signal, *, private: bool, sender: Trust) -> None:
         """Put a signal that came with a turn on disk and settle it. As the turn had room, so has it."""
-        taken = await asyncio.shield(self._begin(_Batch([signal], private), room=0))
+        taken = await asyncio.shield(self._begin(_Batch([signal], private, sender), room=0))
         await asyncio.shield(taken.settled)
 
     async def settled(self) -> None:
@@ -133,6 +143,11 @@ class Intake:
             await self._at_the_border(self._settling.weigh_anew([pending]), what=f"lesson {pending.id}")
         received = await self._store.read(signals.received_signals)
         await self._at_the_border(self._settle_received(received), what="what was received")
+
+    async def weigh_anew(self, agent: str) -> None:
+        """Hold an agent's lessons that wait to what is known now."""
+        async with self._one_settles:
+            await self._settling.weigh_anew([one for one in self._rides.unridden() if one.agent == agent])
 
     def check_tokens(self, signal: Signal) -> None:
         """Refuse a reply in tokens that the lane's tokenizer does not know.
@@ -154,7 +169,7 @@ class Intake:
 
         async def take() -> _Taken:
             try:
-                puts = await self._store.write(_put_all, batch, self._policy)
+                puts = await self._store.write(_put_all, batch, self._policies.now)
             except BaseException:
                 self._room.leave(room)
                 raise
@@ -203,10 +218,15 @@ class Intake:
 
 def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:
     """Put a batch, and settle of it what only tells about others."""
-    rows = [stored_signal(signal, now_us=now_us(), sent=batch.sent) for signal in batch.signals]
+    rows = [
+        stored_signal(signal, now_us=now_us(), sender=batch.sender, sent=batch.sent) for signal in batch.signals
+    ]
     rooms = {(row.agent, row.context) for row in rows if row.kind not in _WORDLESS}
     hidden = {
-        room: batch.private or turns.context_is_private(session, agent=room[0], context=room[1]) for room in rooms
+        (agent, context): batch.private
+        or context in policy.of(agent).private_contexts
+        or turns.context_is_private(session, agent=agent, context=context)
+        for agent, context in rooms
     }
     kept = [replace(row, private=row.kind not in _WORDLESS and hidden[row.agent, row.context]) for row in rows]
     puts = signals.put_signals(session, kept)

@@ -8,8 +8,10 @@ from sqlalchemy.orm import Session
 
 from signals.records import Engram, Labels, Outcome, Relevance, Verdict, parse_signal
 from signals.runs import LessonSignal
+from signals.weights import Trust
 from store import signals, turns
 from store.records import KeptSignal
+from store.records import Signal as StoredSignal
 from store.records import Turn as StoredTurn
 
 S = TypeVar("S", Relevance, Verdict)
@@ -25,12 +27,15 @@ class Lookup:
     weighed_by: str | None
     """The signal that told the relevance."""
     outcome: Outcome
+    judged_by: str | None
+    """The signal that told the outcome."""
+    sender: Trust
 
 
 def look_up(session: Session, given: Sequence[LessonSignal]) -> list[Lookup]:
     """Find what planning signals that are on disk needs, in their order."""
     ids = [signal.id for signal in given]
-    hidden = {kept.signal.id: kept.signal.private for kept in signals.signals_of(session, ids)}
+    kept = {one.signal.id: one.signal for one in signals.signals_of(session, ids)}
     named = {signal.turn for signal in given if signal.turn is not None}
     found = turns.turns_of(session, named)
     verdicts = signals.verdicts_of(session, named)
@@ -38,7 +43,7 @@ def look_up(session: Session, given: Sequence[LessonSignal]) -> list[Lookup]:
     return [
         _lookup(
             None if signal.turn is None else _seen(found.get(signal.turn), signal),
-            private=hidden[signal.id],
+            kept[signal.id],
             told=told.get((signal.agent, signal.id)),
             verdict=verdicts.get((signal.agent, signal.turn or "")),
         )
@@ -47,14 +52,16 @@ def look_up(session: Session, given: Sequence[LessonSignal]) -> list[Lookup]:
 
 
 def _lookup(
-    turn: StoredTurn | None, *, private: bool, told: KeptSignal | None, verdict: KeptSignal | None
+    turn: StoredTurn | None, signal: StoredSignal, *, told: KeptSignal | None, verdict: KeptSignal | None
 ) -> Lookup:
     return Lookup(
         turn=turn,
-        private=private,
+        private=signal.private,
         relevance=None if told is None else _body(told, Relevance).relevance,
         weighed_by=None if told is None else told.signal.id,
         outcome=Outcome.UNKNOWN if verdict is None else _body(verdict, Verdict).outcome,
+        judged_by=None if verdict is None else verdict.signal.id,
+        sender=Trust(signal.sender),
     )
 
 

@@ -6,12 +6,14 @@ from typing import cast
 from daemon.learning.rides import Pending
 from signals.plans import LessonKind, LessonPlan
 from signals.records import Message, Relevance, Signal, Turn, fingerprint
+from signals.refusals import Refusal
+from signals.weights import Trust
 from store import records as stored
 from store.columns import JsonValue
 from store.words import Role
 
 
-def stored_signal(signal: Signal, *, now_us: int, sent: str | None = None) -> stored.Signal:
+def stored_signal(signal: Signal, *, now_us: int, sender: Trust, sent: str | None = None) -> stored.Signal:
     """A signal as the store keeps it. `sent` is its fingerprint, where its client sent something else."""
     at_us = now_us if signal.at is None else int(signal.at.timestamp() * 1_000_000)
     return stored.Signal(
@@ -24,6 +26,7 @@ def stored_signal(signal: Signal, *, now_us: int, sent: str | None = None) -> st
         at_us=at_us,
         body=cast(Mapping[str, JsonValue], signal.model_dump(mode="json")),
         fingerprint=sent or fingerprint(signal),
+        sender=sender,
     )
 
 
@@ -61,7 +64,38 @@ def stored_lesson(plan: LessonPlan, *, identity: str) -> stored.Lesson:
     )
 
 
-def waiting_of(plan: LessonPlan, *, identity: str, stable: str, planned_at_us: int, served_here: bool) -> Pending:
+def refused_signal(signal: str, why: Refusal) -> stored.RefusedSignal:
+    """A refusal as the store takes it."""
+    return stored.RefusedSignal(signal, why.code, why.message, why.position)
+
+
+def plan_of(pending: Pending) -> LessonPlan:
+    """The plan of a lesson that waits."""
+    return LessonPlan(
+        agent=pending.agent,
+        context=pending.context,
+        turn=pending.turn,
+        kind=pending.kind,
+        signals=pending.signals,
+        prefix_tokens=len(pending.prefix),
+        prefix=pending.prefix,
+        tokens=pending.tokens,
+        targets=pending.targets,
+        weights=pending.weights,
+        lr=pending.lr,
+    )
+
+
+def waiting_of(
+    plan: LessonPlan,
+    *,
+    identity: str,
+    stable: str,
+    planned_at_us: int,
+    served_here: bool,
+    awaits: bool,
+    held: bool,
+) -> Pending:
     """A plan that was just kept, as it waits in memory."""
     return Pending(
         id=identity,
@@ -78,6 +112,8 @@ def waiting_of(plan: LessonPlan, *, identity: str, stable: str, planned_at_us: i
         planned_at_us=planned_at_us,
         served_here=served_here,
         lr=plan.lr,
+        awaits=awaits,
+        held=held,
     )
 
 

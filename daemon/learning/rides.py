@@ -6,7 +6,7 @@
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from daemon.learning.fates import Fate, FateStatus
 from daemon.serving.lane_thread import LaneThread
 from engine.orders import LessonOrder
-from signals.plans import LessonKind
+from signals.plans import LessonKind, LessonPlan
 
 _ORDER: dict[LessonKind, int] = {"correction": 0, "engram": 1, "labels": 1, "action": 1}
 
@@ -38,10 +38,21 @@ class Pending:
     served_here: bool
     """Was its turn served by this very process? If not, its prefix may yet be served again."""
     lr: float | None = None
+    awaits: bool = False
+    """Does it ride only once a verdict says that its turn passed?"""
+    held: bool = False
+    """Is there no such verdict yet?"""
+    changing: bool = False
+    """Are its rows being changed this moment?"""
     riding: bool = False
     ended: "asyncio.Event" = field(default_factory=asyncio.Event)
     last: Fate | None = None
     """What became of its last ride."""
+
+    @property
+    def may_ride(self) -> bool:
+        """May it board now?"""
+        return not (self.riding or self.held or self.changing)
 
     def fate(self, status: FateStatus, **facts: Any) -> "Fate":
         """What became of it."""
@@ -87,12 +98,16 @@ class Rides:
         self._about.setdefault(pending.turn, {})[pending.id] = None
         self._lane.post(lambda lane: lane.keep(pending.id, stable=pending.stable, prefix=pending.prefix))
 
+    def unridden(self) -> list[Pending]:
+        """The lessons that wait, those that may not ride yet included."""
+        return [pending for pending in self._pending.values() if not pending.riding]
+
     def waiting(self, *, agent: str | None = None, context: str | None = None) -> list[Pending]:
-        """The lessons that wait, in the order they should ride."""
+        """The lessons that wait and may ride, in the order they should."""
         chosen = [
             pending
             for pending in self._pending.values()
-            if not pending.riding and agent in {None, pending.agent} and context in {None, pending.context}
+            if pending.may_ride and agent in {None, pending.agent} and context in {None, pending.context}
             if self._claimed.isdisjoint(pending.signals)
         ]
         return sorted(chosen, key=lambda pending: (_ORDER[pending.kind], pending.planned_at_us))
@@ -113,6 +128,19 @@ class Rides:
             yield
         finally:
             self._claimed.discard(signal)
+
+    @contextmanager
+    def changing(self, waiting: Sequence[Pending], *, over: Iterable[Pending]) -> Iterator[None]:
+        """For as long as the block runs these ride nothing; those that are over are gone from its beginning on."""
+        for pending in over:
+            self.drop(pending.id)
+        for pending in waiting:
+            pending.changing = True
+        try:
+            yield
+        finally:
+            for pending in waiting:
+                pending.changing = False
 
     def is_riding(self, signal: str) -> bool:
         """Has the lane the lesson that a signal makes?"""
@@ -157,6 +185,15 @@ class Rides:
             pending.ended = asyncio.Event()
         else:
             self._forget(fate.lesson)
+
+    def reshape(self, pending: Pending, plan: LessonPlan) -> None:
+        """A lesson that waits has the rows of a plan from now on, and the signals that make it."""
+        assert not pending.riding, f"lesson {pending.id} is riding"
+        for signal in pending.signals:
+            self._made.pop(signal, None)
+        pending.signals, pending.prefix = plan.signals, plan.prefix
+        pending.tokens, pending.targets, pending.weights = plan.tokens, plan.targets, plan.weights
+        self.add(pending)
 
     def drop(self, lesson: str) -> None:
         """A lesson that waits is refused before it rode anything."""

@@ -8,41 +8,31 @@
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
 from daemon.learning.adapters import AgentAdapters
+from daemon.learning.changes import Change, change_of, write_changes
+from daemon.learning.gathering import Gathered, Planned, Shape, gather
 from daemon.learning.learner import Learner
 from daemon.learning.lookups import Lookup, look_up
-from daemon.learning.records import stored_lesson, turn_of, waiting_of
+from daemon.learning.policies import Policies
+from daemon.learning.records import refused_signal, stored_lesson, turn_of, waiting_of
 from daemon.learning.rides import Pending, Rides
 from daemon.text.chat_template import HuggingFaceChat
 from signals.planning import plan
 from signals.plans import LessonPlan
 from signals.policy import Policy, policy_off
-from signals.records import Relevance, Signal, Verdict, parse_signal
+from signals.records import Outcome, Relevance, Signal, Verdict, parse_signal
 from signals.refusals import Refusal, RefusalCode
 from signals.runs import LessonSignal
-from store import lessons, signals
-from store.records import Link, PlannedLesson, RefusedSignal
+from store import lessons, reshaping, signals
+from store.records import Link, PlannedLesson
 from store.store import Store
 from store.words import Role, SignalState
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A signal, what was known of it, and what planning made of that."""
-
-    signal: LessonSignal
-    found: Lookup
-    outcome: LessonPlan | Refusal
-    lesson: str = field(default_factory=lambda: f"lesson-{uuid.uuid4().hex}")
-    """The id of the lesson, if it makes one."""
 
 
 class Settling:
@@ -56,7 +46,7 @@ class Settling:
         learner: Learner,
         chat: HuggingFaceChat,
         *,
-        policy: Policy,
+        policies: Policies,
         context_tokens: int,
         started_at_us: int,
     ) -> None:
@@ -65,7 +55,7 @@ class Settling:
         self._adapters = adapters
         self._learner = learner
         self._chat = chat
-        self._policy = policy
+        self._policies = policies
         self._context_tokens = context_tokens
         self._started_at_us = started_at_us
 
@@ -82,17 +72,16 @@ class Settling:
         """Weigh waiting lessons anew, or refuse them, by what is known now. Riding is too late."""
         if not waiting:
             return
-        makers = await self._store.read(signals.signals_of, [pending.signals[0] for pending in waiting])
-        made = [
-            (pending, _lesson_signal(dict(maker.signal.body)))
-            for pending, maker in zip(waiting, makers, strict=True)
-            if maker.signal.body is not None
+        ids = [signal for pending in waiting for signal in pending.signals]
+        bodies = [kept.signal.body for kept in await self._store.read(signals.signals_of, ids)]
+        planned = await self._planned([_lesson_signal(dict(body)) for body in bodies if body is not None])
+        by_signal = {one.signal.id: one for one in planned}
+        changes = [
+            change_of(pending, [by_signal[signal] for signal in pending.signals])
+            for pending in waiting
+            if pending.id in self._rides and not pending.riding and by_signal.keys() >= set(pending.signals)
         ]
-        planned = await self._planned([signal for _, signal in made])
-        pendings = {signal.id: pending for pending, signal in made}
-        still = [(pendings[one.signal.id], one) for one in planned]
-        still = [(pending, one) for pending, one in still if pending.id in self._rides and not pending.riding]
-        await self._weigh(still)
+        await self._change(changes)
 
     def _concerned(self, signal: Signal) -> list[Pending]:
         match signal:
@@ -109,57 +98,77 @@ class Settling:
         planned = await self._planned(makers)
         if not planned:
             return set()
-        try:
-            at_us = await self._store.write(write_planned, planned)
-            kept = planned
-        except Exception:  # the border of each: those that can be written are
-            logger.exception("%d signals could not be settled together; each is by itself", len(planned))
-            at_us, kept = await self._write_each(planned)
-        await self._wait(kept, planned_at_us=at_us)
-        return {one.lesson for one in kept}
+        most = {one.signal.agent: self._policies.of(one.signal.agent).max_lesson_tokens for one in planned}
+        gathered = gather(planned, self._waiting, max_tokens=most)
+        if gathered.superseded:
+            await self._learner.refuse_all_waiting(gathered.superseded)
+        changing = [shape.pending for shape in gathered.shapes if shape.pending is not None]
+        over = [pending for shape in gathered.shapes for pending in shape.takes_in]
+        with self._rides.changing(changing, over=over):
+            return await self._keep(gathered)
 
-    async def _write_each(self, planned: Sequence[Planned]) -> tuple[int, list[Planned]]:
-        at_us, kept = 0, list[Planned]()
-        for one in planned:
+    def _waiting(self, turn: str) -> list[Pending]:
+        return [pending for pending in self._rides.about(turn) if not pending.riding]
+
+    async def _keep(self, gathered: Gathered) -> set[str]:
+        """Write what was gathered, and have its lessons wait; their ids."""
+        try:
+            at_us = await self._store.write(write_gathered, gathered)
+            kept = gathered.shapes
+        except Exception:  # the border of each: those that can be written are
+            logger.exception("signals could not be settled together; each is by itself")
+            at_us, kept = await self._write_each(gathered)
+        await self._wait(kept, planned_at_us=at_us)
+        return {shape.id for shape in kept}
+
+    async def _write_each(self, gathered: Gathered) -> tuple[int, list[Shape]]:
+        at_us, kept = 0, list[Shape]()
+        parts = [Gathered({signal: why}, [], []) for signal, why in gathered.refused.items()]
+        parts += [Gathered({}, [], [shape]) for shape in gathered.shapes]
+        for part in parts:
             try:
-                at_us = await self._store.write(write_planned, [one])
-                kept.append(one)
-            except Exception:  # one signal's border
-                logger.exception("signal %s could not be settled", one.signal.id)
+                at_us = await self._store.write(write_gathered, part)
+                kept += part.shapes
+            except Exception:  # one lesson's border
+                logger.exception("a signal or lesson could not be settled: %s", [*part.refused, *part.shapes])
         return at_us, kept
 
-    async def _wait(self, kept: Sequence[Planned], *, planned_at_us: int) -> None:
+    async def _wait(self, kept: Sequence[Shape], *, planned_at_us: int) -> None:
         """The lessons wait for their rides."""
-        plans = [(one, one.outcome) for one in kept if not isinstance(one.outcome, Refusal)]
         stables = dict[str, str]()
-        for one, made in plans:
-            turn = one.found.turn
-            assert turn is not None, f"signal {one.signal.id} was planned without a turn"
+        for shape in kept:
+            if shape.pending is not None:
+                self._rides.reshape(shape.pending, shape.plan)
+                continue
+            found = shape.makers[0].found
+            turn = found.turn
+            assert turn is not None, f"lesson {shape.id} was planned without a turn"
             if turn.adapter not in stables:
                 stables[turn.adapter] = await self._adapters.lane_name(turn.adapter)
             pending = waiting_of(
-                made,
-                identity=one.lesson,
+                shape.plan,
+                identity=shape.id,
                 stable=stables[turn.adapter],
                 planned_at_us=planned_at_us,
                 served_here=turn.created_at_us >= self._started_at_us,
+                awaits=shape.awaits,
+                held=shape.awaits and found.outcome is not Outcome.PASSED,
             )
             self._rides.add(pending)
 
-    async def _weigh(self, anew: Sequence[tuple[Pending, Planned]]) -> None:
-        refused = list[tuple[Pending, Refusal]]()
-        weighed = list[tuple[str, tuple[float, ...], str]]()
-        for pending, one in anew:
-            if isinstance(one.outcome, Refusal):
-                refused.append((pending, one.outcome))
-            elif one.outcome.weights != pending.weights:
-                assert one.found.weighed_by is not None, f"lesson {pending.id} is weighed anew by nothing"
-                pending.weights = one.outcome.weights
-                weighed.append((pending.id, pending.weights, one.found.weighed_by))
+    async def _change(self, changes: Sequence[Change]) -> None:
+        """Have lessons that wait change, in memory and then on disk, in one transaction each way that they do."""
+        refused = [(change.pending, change.refusal) for change in changes if change.refusal is not None]
+        others = [change for change in changes if change.refusal is None and change.is_one]
+        for change in changes:
+            change.pending.awaits, change.pending.held = change.awaits, change.held
+        for change in others:
+            if change.plan is not None:
+                self._rides.reshape(change.pending, change.plan)
         if refused:
             await self._learner.refuse_all_waiting(refused)
-        if weighed:
-            await self._store.write(_reweigh, weighed)
+        if others:
+            await self._store.write(write_changes, others)
 
     async def _planned(self, given: Sequence[LessonSignal]) -> list[Planned]:
         """Plan what can be planned, in the order given; on a thread, as it takes a while."""
@@ -178,31 +187,41 @@ class Settling:
         return planned
 
     def _plan(self, signal: LessonSignal, found: Lookup) -> LessonPlan | Refusal:
-        policy = self._policy
-        if found.private:
-            policy = policy.model_copy(update={"private_contexts": frozenset({signal.context})})
         return plan(
             signal,
             None if found.turn is None else turn_of(found.turn, context_tokens=self._context_tokens),
-            policy=policy,
+            policy=self._policies.of(signal.agent),
             tokenizer=self._chat,
             context_tokens=self._context_tokens,
+            private=found.private,
+            sender=found.sender,
             relevance=found.relevance,
             outcome=found.outcome,
         )
 
 
-def write_planned(session: Session, planned: Sequence[Planned]) -> int:
-    """Write what planning made of signals; when its lessons were planned, in microseconds."""
-    refused, kept = list[RefusedSignal](), list[PlannedLesson]()
-    for one in planned:
-        if isinstance(one.outcome, Refusal):
-            refused.append(refused_signal(one.signal.id, one.outcome))
-        else:
-            links = tuple(Link(signal, Role.MAKES) for signal in one.outcome.signals)
-            kept.append(PlannedLesson(stored_lesson(one.outcome, identity=one.lesson), links))
-    signals.refuse_signals(session, refused)
-    return lessons.plan_lessons(session, kept)
+def write_gathered(session: Session, gathered: Gathered) -> int:
+    """Write what signals came to, lessons superseded left out; when its lessons were planned, in microseconds."""
+    signals.refuse_signals(session, [refused_signal(*one) for one in gathered.refused.items()])
+    new = [shape for shape in gathered.shapes if shape.pending is None]
+    at_us = lessons.plan_lessons(
+        session, [PlannedLesson(stored_lesson(shape.plan, identity=shape.id), _links(shape)) for shape in new]
+    )
+    for shape in gathered.shapes:
+        if shape.pending is not None:
+            lesson = stored_lesson(shape.plan, identity=shape.id)
+            makers = [one.signal.id for one in shape.makers]
+            takes_in = [pending.id for pending in shape.takes_in]
+            reshaping.widen_lesson(session, lesson, makers=makers, takes_in=takes_in)
+    return at_us
+
+
+def _links(shape: Shape) -> tuple[Link, ...]:
+    makes = tuple(Link(one.signal.id, Role.MAKES) for one in shape.makers)
+    found = shape.makers[0].found
+    if not shape.awaits or found.outcome is not Outcome.PASSED or found.judged_by is None:
+        return makes
+    return (*makes, Link(found.judged_by, Role.FREES))
 
 
 def settle_about_others(session: Session, given: Sequence[Relevance | Verdict], policy: Policy) -> None:
@@ -225,17 +244,7 @@ def _refusal_of(signal: Relevance | Verdict, standing: dict[str, SignalState], p
     return None
 
 
-def refused_signal(signal: str, why: Refusal) -> RefusedSignal:
-    """A refusal as the store takes it."""
-    return RefusedSignal(signal, why.code, why.message, why.position)
-
-
 def _lesson_signal(body: dict[str, object]) -> LessonSignal:
     signal = parse_signal(body)
     assert not isinstance(signal, Relevance | Verdict), f"a {signal.kind} makes no lesson"
     return signal
-
-
-def _reweigh(session: Session, weighed: Sequence[tuple[str, tuple[float, ...], str]]) -> None:
-    for lesson, weights, signal in weighed:
-        lessons.reweigh_lesson(session, lesson, weights=weights, signal=signal)

@@ -24,6 +24,7 @@ from daemon.learning.adapters import AgentAdapters
 from daemon.learning.asked_lessons import AskedLessons
 from daemon.learning.boarding import Boarding
 from daemon.learning.fates import Fate, TurnLessons
+from daemon.learning.policies import Policies
 from daemon.learning.rides import Rides
 from daemon.learning.stables import Stable
 from daemon.serving.lane_thread import LaneThread
@@ -66,6 +67,7 @@ class Turns:
         metrics: Metrics,
         queue: TurnQueue,
         asked: AskedLessons,
+        policies: Policies,
         *,
         end_tokens: frozenset[int],
         context_tokens: int,
@@ -78,6 +80,7 @@ class Turns:
         self._rides = rides
         self._boarding = boarding
         self._asked = asked
+        self._policies = policies
         self._end_tokens = end_tokens
         self._context_tokens = context_tokens
         self._endings = Unbroken()
@@ -96,7 +99,7 @@ class Turns:
         self._check_fits(prompt)
         identity = f"turn-{uuid.uuid4().hex}"
         with self.queue.arrive(identity):
-            if await self._store.read(turns.context_is_private, agent=speaker.agent, context=speaker.context):
+            if await self._is_private(speaker.agent, speaker.context):
                 speaker = speaker.model_copy(update={"private": True})
             turn = await self._open(identity, speaker, prompt, limits, _own_lesson(identity, speaker, learn))
         try:
@@ -121,6 +124,11 @@ class Turns:
         rode = await self._rides.fates(turn.id, wait_seconds=max(0.0, deadline - clock()))
         return TurnLessons(rode, own)
 
+    async def _is_private(self, agent: str, context: str) -> bool:
+        """Is the context private, by her policy or because a turn of it was?"""
+        by_policy = self._policies.is_private(agent, context)
+        return by_policy or await self._store.read(turns.context_is_private, agent=agent, context=context)
+
     async def settled(self) -> None:
         """Return once every turn that was left has come to its end and is recorded."""
         await self._endings.settled()
@@ -134,7 +142,7 @@ class Turns:
         try:
             await self._store.write(turns.open_turn, row)
             with self._rides.claimed(own.labels.id):
-                await self._asked.take_labels(own.labels, private=speaker.private)
+                await self._asked.take_labels(own.labels, private=speaker.private, sender=speaker.sender)
                 return await self._submit(row, speaker, prompt, limits, own)
         except BaseException:
             await self._endings.run(self._take_back(row, own.labels))
@@ -172,8 +180,10 @@ class Turns:
         """What becomes of the lesson that the request itself asked for."""
         correction, labels = turn.own.correction, turn.own.labels
         if correction is not None:
-            private = turn.speaker.private
-            return await self._asked.learn_of_turn(correction, private=private, wait_seconds=wait_seconds)
+            by = turn.speaker
+            return await self._asked.learn_of_turn(
+                correction, private=by.private, sender=by.sender, wait_seconds=wait_seconds
+            )
         return None if labels is None else await self._asked.fate_in_turn(labels, wait_seconds=wait_seconds)
 
     def _order(self, turn: str, stable: Stable, prompt: Prompt, limits: Limits) -> TurnOrder:

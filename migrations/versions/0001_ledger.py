@@ -104,6 +104,7 @@ def create_signals() -> None:
         sa.Column("at_us", sa.BigInteger, nullable=False),
         sa.Column("body", sa.JSON, nullable=True),
         sa.Column("fingerprint", sa.Text, nullable=False),
+        sa.Column("sender", sa.Text, nullable=False),
         sa.Column("private", sa.Boolean, nullable=False),
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("code", sa.Text, nullable=True),

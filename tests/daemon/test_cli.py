@@ -104,3 +104,33 @@ async def test_adapters_are_listed_promoted_rolled_back_and_exported(start: Star
         lines = capsys.readouterr().out.splitlines()
     assert "served" in next(line for line in lines if "@0" in line)
     assert "served" not in next(line for line in lines if "@1" in line)
+
+
+async def test_a_signals_lesson_is_explained_token_by_token(running: Running, capsys: Capture) -> None:
+    turn = (await running.ask("the harbour master is Oona"))["turn"]
+    point = {"turn": turn, "message": 0, "quote": "Oona", "origin": "tool", "relevance": 0.5}
+    engram = await running.signal("engram", **point)
+    url = ("signal", "--url", running.url)
+    assert await command(*url, "explain", engram["id"]) == 0
+    first, *tokens = capsys.readouterr().out.splitlines()
+    assert first == f"engram {engram['id']}: planned, lesson {engram['lesson']}"
+    reason = f" 0.4      = relevance 0.5 × tool 0.8 × authenticated 1 × label 1, {engram['id']}"
+    assert tokens
+    assert all(line.endswith(reason) for line in tokens)
+    assert await command("signal", "explain", engram["id"], "--json", "--url", running.url) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "Oona" in told["text"]
+    assert "".join(token["text"] for token in told["tokens"]) == told["text"]
+    assert await command(*url, "explain", "nobody") == 1
+
+
+async def test_a_signal_without_a_lesson_is_explained_by_its_refusal(running: Running, capsys: Capture) -> None:
+    refused = await running.signal("correction", turn="nobody", reply="x")
+    assert await command("signal", "--url", running.url, "explain", refused["id"]) == 0
+    assert "turn_unknown: Agent ada has no turn nobody" in capsys.readouterr().out
+    assert (await running.get(f"/signals/{refused['id']}/explain"))["tokens"] == []
+
+
+async def test_a_signal_command_that_asks_for_nothing_is_an_error(capsys: Capture) -> None:
+    assert await command("signal") == 1
+    assert "--file FILE" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from daemon.learning import settling
-from daemon.learning.settling import Planned
+from daemon.learning.gathering import Gathered
 from store.errors import StorageFailed
 from tests.daemon.conftest import AGENT, Running
 from tests.daemon.test_disconnects import having
@@ -56,14 +56,14 @@ async def test_a_list_is_answered_in_time_and_settled_after_the_answer(running: 
 async def test_one_signal_that_cannot_be_written_takes_no_other_with_it(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn, write = (await running.ask())["turn"], settling.write_planned
+    turn, write = (await running.ask())["turn"], settling.write_gathered
 
-    def fails_for_one(session: Session, planned: list[Planned]) -> int:
-        if any(one.signal.id == "bad" for one in planned):
+    def fails_for_one(session: Session, gathered: Gathered) -> int:
+        if any("bad" in shape.plan.signals for shape in gathered.shapes):
             raise StorageFailed("this one cannot be written")
-        return write(session, planned)
+        return write(session, gathered)
 
-    monkeypatch.setattr(settling, "write_planned", fails_for_one)
+    monkeypatch.setattr(settling, "write_gathered", fails_for_one)
     await running.post("/signals", [a_signal(name, "action", turn=turn) for name in ("good", "bad", "fine")])
     await running.fate("good", "planned")
     await running.fate("fine", "planned")

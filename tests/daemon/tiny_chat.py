@@ -32,7 +32,7 @@ CORPUS = [
 
 def write_tiny_chat(directory: Path, template: str = TEMPLATE) -> Path:
     """Write the model's directory, as `--model` takes it."""
-    tokenizer = _tokenizer(template)
+    tokenizer = tiny_tokenizer(template)
     torch.manual_seed(3)
     config = LlamaConfig(
         hidden_size=32,
@@ -52,7 +52,7 @@ def write_tiny_chat(directory: Path, template: str = TEMPLATE) -> Path:
     return directory
 
 
-def _tokenizer(template: str) -> PreTrainedTokenizerFast:
+def tiny_tokenizer(template: str) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

@@ -131,6 +131,7 @@ def test_where_it_fails_the_step_stands(engine: Engine, monkeypatch: pytest.Monk
     assert engine.bank.sha256("shadow") == step.step.sha_after != step.step.sha_before
 
 
+@pytest.mark.usefixtures("single_pieces")
 def test_a_loss_that_is_not_finite_is_not_told(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     lane = lane_on(engine, "idle")
     serve_prompt(lane)

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from signals.policy import Policy
+from signals.policy import AgentPolicy
 from signals.records import Correction, Message, ReplyMessage, Turn
 from signals.refusals import RefusalCode
 from tests.signals.fake_tokenizer import (
@@ -89,7 +89,7 @@ def test_a_conversation_of_no_turn_was_never_served() -> None:
     given = correction(turn=None, reply="x", messages=messages("hi"))
     refused = refusal(given, None, FakeTokenizer())
     assert (refused.code, refused.position) == (RefusalCode.UNSERVED_PREFIX, 0)
-    assert refusal(given, None, FakeTokenizer(), policy=Policy()).code is RefusalCode.POLICY_OFF
+    assert refusal(given, None, FakeTokenizer(), policy=AgentPolicy()).code is RefusalCode.POLICY_OFF
 
 
 def test_so_many_tokens_of_the_turn_are_what_the_reply_comes_after() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from signals.plans import LessonPlan
-from signals.policy import Policy
+from signals.policy import AgentPolicy
 from signals.records import Label, Labels, Origin, Outcome
 from signals.refusals import RefusalCode
 from signals.tokens import RenderError
@@ -124,9 +124,9 @@ def test_a_raw_prompt_has_no_message_to_label() -> None:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"policy": Policy()}, RefusalCode.POLICY_OFF),
+        ({"policy": AgentPolicy()}, RefusalCode.POLICY_OFF),
         (
-            {"policy": Policy(agents=frozenset({"ada"}), untrusted_origins=frozenset({Origin.HUMAN}))},
+            {"policy": AgentPolicy(learn=True, untrusted_origins=frozenset({Origin.HUMAN}))},
             RefusalCode.UNTRUSTED_SOURCE,
         ),
         ({"context_tokens": 2}, RefusalCode.PAST_CONTEXT),

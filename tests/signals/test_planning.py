@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from signals.planning import plan
 from signals.plans import LessonPlan
-from signals.policy import Policy
+from signals.policy import AgentPolicy
 from signals.records import (
     Action,
     Correction,
@@ -51,7 +51,7 @@ def action(**given: Any) -> Action:
 def planned(
     signal: LessonSignal, turn: Turn | None, tokenizer: FakeTokenizer, **given: Any
 ) -> LessonPlan | Refusal:
-    defaults = {"policy": Policy(agents=frozenset({"ada"})), "context_tokens": CONTEXT_TOKENS}
+    defaults = {"policy": AgentPolicy(learn=True), "context_tokens": CONTEXT_TOKENS}
     return plan(signal, turn, tokenizer=tokenizer, **{**defaults, **given})
 
 
@@ -295,7 +295,7 @@ def test_another_agents_turn_is_as_unknown_as_none() -> None:
 
 def test_an_agent_without_a_policy_does_not_learn() -> None:
     tokenizer = FakeTokenizer()
-    refused = refusal(action(), serve(tokenizer, "hi", private=True), tokenizer, policy=Policy())
+    refused = refusal(action(), serve(tokenizer, "hi", private=True), tokenizer, policy=AgentPolicy())
     assert refused.code is RefusalCode.POLICY_OFF
 
 
@@ -309,7 +309,7 @@ def test_an_agent_without_a_policy_does_not_learn() -> None:
 )
 def test_nothing_private_is_learned(served: dict[str, Any], signal: Action) -> None:
     tokenizer = FakeTokenizer()
-    policy = Policy(agents=frozenset({"ada"}), private_contexts=frozenset({"diary"}))
+    policy = AgentPolicy(learn=True, private_contexts=frozenset({"diary"}))
     refused = refusal(signal, serve(tokenizer, "hi", **served), tokenizer, policy=policy, outcome=Outcome.FAILED)
     assert refused.code is RefusalCode.PRIVATE_CONTEXT
 
@@ -319,9 +319,33 @@ def test_nothing_private_is_learned(served: dict[str, Any], signal: Action) -> N
 )
 def test_a_source_that_the_policy_does_not_trust_is_refused(signal: LessonSignal, origin: Origin) -> None:
     tokenizer = FakeTokenizer()
-    policy = Policy(agents=frozenset({"ada"}), untrusted_origins=frozenset({origin}))
+    policy = AgentPolicy(learn=True, untrusted_origins=frozenset({origin}))
     refused = refusal(signal, serve(tokenizer, "hi"), tokenizer, policy=policy)
     assert refused.code is RefusalCode.UNTRUSTED_SOURCE
+
+
+def test_a_lesson_is_held_to_the_tokens_that_one_may_have() -> None:
+    tokenizer = FakeTokenizer()
+    turn = serve(tokenizer, "hi", reply="one two three")
+    tokens = len(turn.reply_tokens)
+    lesson(action(), turn, tokenizer, policy=AgentPolicy(learn=True, max_lesson_tokens=tokens))
+    refused = refusal(action(), turn, tokenizer, policy=AgentPolicy(learn=True, max_lesson_tokens=tokens - 1))
+    assert refused.code is RefusalCode.LESSON_TOO_LONG
+    assert refused.position == len(turn.prompt_tokens) + tokens - 1
+
+
+def test_what_waits_for_a_verdict_is_not_learned_from_a_failed_turn() -> None:
+    tokenizer = FakeTokenizer()
+    turn = serve(tokenizer, "hi")
+    lesson(engram(message=0), turn, tokenizer, outcome=Outcome.FAILED)
+    refused = refusal(engram(message=0, await_verdict=True), turn, tokenizer, outcome=Outcome.FAILED)
+    assert refused.code is RefusalCode.FAILED_OUTCOME
+
+
+def test_a_signal_whose_own_context_is_private_is_not_learned() -> None:
+    tokenizer = FakeTokenizer()
+    refused = refusal(action(), serve(tokenizer, "hi"), tokenizer, private=True)
+    assert refused.code is RefusalCode.PRIVATE_CONTEXT
 
 
 @pytest.mark.parametrize("signal", [action(), engram(message=1), engram(quote="hello")])
@@ -488,7 +512,7 @@ def test_the_wrong_turn_is_our_own_fault() -> None:
         plan(
             action(turn="turn-2"),
             serve(tokenizer, "hi"),
-            policy=Policy(),
+            policy=AgentPolicy(),
             tokenizer=tokenizer,
             context_tokens=8,
         )

@@ -6,8 +6,8 @@ from signals.refusals import Refusal, RefusalCode, RefusalError
 DESIGNED = """
 unserved_prefix · prefix_evicted · tool_call_reply · reasoning_reply · empty_reply · media_in_prompt ·
 repacked_weights · no_backward · policy_off · private_context · untrusted_source · failed_outcome ·
-past_context · recurrent_state_missing · pending_rollback · turn_unknown · span_not_found · quote_ambiguous ·
-template_not_prefix_stable · labels_not_one_run · label_not_output · bad_weight · device_memory ·
+past_context · lesson_too_long · recurrent_state_missing · pending_rollback · turn_unknown · span_not_found ·
+quote_ambiguous · template_not_prefix_stable · labels_not_one_run · label_not_output · bad_weight · device_memory ·
 host_memory · nonfinite_loss · nonfinite_gradient · superseded · expired · lane_cannot_learn ·
 adapter_unknown · cancelled
 """

@@ -12,9 +12,9 @@ CREATE TABLE adapters (
 	CONSTRAINT uq_adapters_agent_version UNIQUE (agent, version), 
 	CONSTRAINT ck_adapters_versions_are_numbered CHECK ((state = 'shadow') = (version IS NULL))
 );
-INSERT INTO "adapters" VALUES(1,'ada','shadow',NULL,'sha1','shadow/sha1.safetensors',1,1796241054434551);
-INSERT INTO "adapters" VALUES(2,'ada','kept',0,'sha0','shadow/sha0.safetensors',0,1796241054416104);
-INSERT INTO "adapters" VALUES(3,'ada','stable',1,'sha1','shadow/sha1.safetensors',1,1796241054439854);
+INSERT INTO "adapters" VALUES(1,'ada','shadow',NULL,'sha1','shadow/sha1.safetensors',1,1796244053990445);
+INSERT INTO "adapters" VALUES(2,'ada','kept',0,'sha0','shadow/sha0.safetensors',0,1796244053952715);
+INSERT INTO "adapters" VALUES(3,'ada','stable',1,'sha1','shadow/sha1.safetensors',1,1796244054000266);
 CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL, 
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
@@ -33,13 +33,13 @@ CREATE TABLE ledger (
 	sha TEXT NOT NULL, 
 	CONSTRAINT pk_ledger PRIMARY KEY (seq)
 );
-INSERT INTO "ledger" VALUES(1,1796241054410233,'turn','ada','room',NULL,'t1','{"adapter": "base", "cached_token_count": 2, "finish_reason": "stop", "first_token_ms": 4.5, "private": false, "prompt_token_count": 5, "reply_token_count": 3, "slot": 0, "total_ms": 31.25}','0000000000000000000000000000000000000000000000000000000000000000','7cab5c19bef4271880a3467f2bed5f4542353c51fe8002b4ec87242df2f83f45');
-INSERT INTO "ledger" VALUES(2,1796241054412509,'signal','ada','room',NULL,'s1','{"engram": null, "fingerprint": "f1", "kind": "engram", "state": "received", "turn": "t1"}','7cab5c19bef4271880a3467f2bed5f4542353c51fe8002b4ec87242df2f83f45','a8065e861da7e27909de82dfb50c3ec432745109005c04c6b76d78f7dcea30f5');
-INSERT INTO "ledger" VALUES(3,1796241054417502,'promotion','ada',NULL,NULL,'ada','{"sha": "sha0", "snapshot": "shadow/sha0.safetensors", "version": 0}','a8065e861da7e27909de82dfb50c3ec432745109005c04c6b76d78f7dcea30f5','2c79a48825f87933865edba4bf6e203311d1b890313bda63dc61a2e2023315d8');
-INSERT INTO "ledger" VALUES(4,1796241054426530,'lesson','ada','room',NULL,'l1','{"kind": "action", "lr": null, "prefix_token_count": 4, "rows": 3, "signals": {"s1": "makes"}, "state": "planned", "turn": "t1", "weight_sum": 0.35}','2c79a48825f87933865edba4bf6e203311d1b890313bda63dc61a2e2023315d8','e52b9c14f46a41d882398e832764296806861e5f97fcd31639d59f279d3ff818');
-INSERT INTO "ledger" VALUES(5,1796241054429519,'lesson','ada','room',NULL,'l1','{"ridden_turn": "t2", "state": "riding"}','e52b9c14f46a41d882398e832764296806861e5f97fcd31639d59f279d3ff818','debdd7c0cfb270da2dcfd797a418b9dd385fe813ac19244a0266a3ca2a668d13');
-INSERT INTO "ledger" VALUES(6,1796241054437755,'step','ada','room',NULL,'x1','{"gradient_norm": 0.75, "kl_served": null, "learning_ms": 120.5, "lesson": "l1", "loss_after": 1.5, "loss_before": 2.5, "lr": 0.0001, "number": 1, "peak_bytes": 8589934592, "rows": 3, "shadow_after": "sha1", "shadow_before": "sha0", "signals": ["s1"], "snapshot": "shadow/sha1.safetensors", "waited_ms": 3.5}','debdd7c0cfb270da2dcfd797a418b9dd385fe813ac19244a0266a3ca2a668d13','a544812093f07048e01a1702649f668d3660f294aff9cee7617bf3c1800ffaa9');
-INSERT INTO "ledger" VALUES(7,1796241054440584,'promotion','ada',NULL,NULL,'ada','{"replaces": 0, "sha": "sha1", "snapshot": "shadow/sha1.safetensors", "step_number": 1, "version": 1}','a544812093f07048e01a1702649f668d3660f294aff9cee7617bf3c1800ffaa9','ea6fc7aab4efab50a4baafd6d3c61c6fc2a2f4e3255d874278102d9e0afab57d');
+INSERT INTO "ledger" VALUES(1,1796244053946135,'turn','ada','room',NULL,'t1','{"adapter": "base", "cached_token_count": 2, "finish_reason": "stop", "first_token_ms": 4.5, "private": false, "prompt_token_count": 5, "reply_token_count": 3, "slot": 0, "total_ms": 31.25}','0000000000000000000000000000000000000000000000000000000000000000','26623559f4a069b1b17180eb49d4fa7ced0fd75219dc758badc9c8ed3ea1e9dc');
+INSERT INTO "ledger" VALUES(2,1796244053948792,'signal','ada','room',NULL,'s1','{"engram": null, "fingerprint": "f1", "kind": "engram", "state": "received", "turn": "t1"}','26623559f4a069b1b17180eb49d4fa7ced0fd75219dc758badc9c8ed3ea1e9dc','0831cbdd51e641fa1d2644b5489ade3bf8222bd3373060aad07e3fe95660b616');
+INSERT INTO "ledger" VALUES(3,1796244053954631,'promotion','ada',NULL,NULL,'ada','{"sha": "sha0", "snapshot": "shadow/sha0.safetensors", "version": 0}','0831cbdd51e641fa1d2644b5489ade3bf8222bd3373060aad07e3fe95660b616','bb683d4f0858dbca29809ee637fd8676da546e7dd930fd2dcea71ab5ab447b8f');
+INSERT INTO "ledger" VALUES(4,1796244053956958,'lesson','ada','room',NULL,'l1','{"kind": "action", "lr": null, "prefix_token_count": 4, "rows": 3, "signals": {"s1": "makes"}, "state": "planned", "turn": "t1", "weight_sum": 0.35}','bb683d4f0858dbca29809ee637fd8676da546e7dd930fd2dcea71ab5ab447b8f','6594779b2d87322b0cbe2d34ed86044f17eeecf9122ca1ce3b260bac1fc0a8fa');
+INSERT INTO "ledger" VALUES(5,1796244053976007,'lesson','ada','room',NULL,'l1','{"ridden_turn": "t2", "state": "riding"}','6594779b2d87322b0cbe2d34ed86044f17eeecf9122ca1ce3b260bac1fc0a8fa','3891b2c42f129344b3f76decf4436c77edd014f3aaf4465054af708463340eb4');
+INSERT INTO "ledger" VALUES(6,1796244053996838,'step','ada','room',NULL,'x1','{"gradient_norm": 0.75, "kl_served": null, "learning_ms": 120.5, "lesson": "l1", "loss_after": 1.5, "loss_before": 2.5, "lr": 0.0001, "number": 1, "peak_bytes": 8589934592, "rows": 3, "shadow_after": "sha1", "shadow_before": "sha0", "signals": ["s1"], "snapshot": "shadow/sha1.safetensors", "waited_ms": 3.5}','3891b2c42f129344b3f76decf4436c77edd014f3aaf4465054af708463340eb4','227f9c54f6ef6c641cb33a60b83ac55d697ac895273680abe478f0b9419a2c12');
+INSERT INTO "ledger" VALUES(7,1796244054001440,'promotion','ada',NULL,NULL,'ada','{"replaces": 0, "sha": "sha1", "snapshot": "shadow/sha1.safetensors", "step_number": 1, "version": 1}','227f9c54f6ef6c641cb33a60b83ac55d697ac895273680abe478f0b9419a2c12','4419c463a939905fd48de19d01c1f90c2a1f2ea2cbedae6af95efa96d4c8b88c');
 CREATE TABLE lesson_signals (
 	lesson TEXT NOT NULL, 
 	signal TEXT NOT NULL, 
@@ -69,7 +69,7 @@ CREATE TABLE lessons (
 	CONSTRAINT pk_lessons PRIMARY KEY (id), 
 	CONSTRAINT fk_lessons_turn FOREIGN KEY(turn) REFERENCES turns (id)
 );
-INSERT INTO "lessons" VALUES('l1','ada','room','t1','action','learned',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F',NULL,1796241054421373,'t2',NULL,NULL,NULL);
+INSERT INTO "lessons" VALUES('l1','ada','room','t1','action','learned',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F',NULL,1796244053956958,'t2',NULL,NULL,NULL);
 CREATE TABLE signals (
 	id TEXT NOT NULL, 
 	agent TEXT NOT NULL, 
@@ -80,6 +80,7 @@ CREATE TABLE signals (
 	at_us BIGINT NOT NULL, 
 	body JSON, 
 	fingerprint TEXT NOT NULL, 
+	sender TEXT NOT NULL, 
 	private BOOLEAN NOT NULL, 
 	state TEXT NOT NULL, 
 	code TEXT, 
@@ -93,7 +94,7 @@ CREATE TABLE signals (
 	CONSTRAINT fk_signals_lesson FOREIGN KEY(lesson) REFERENCES lessons (id), 
 	CONSTRAINT ck_signals_private_is_wordless CHECK (NOT private OR body IS NULL)
 );
-INSERT INTO "signals" VALUES('s1','ada','room','engram','t1',NULL,5,'{"quote": "the cellar key", "relevance": 0.7}','f1',0,'learned',NULL,NULL,NULL,1796241054412509,2,'l1');
+INSERT INTO "signals" VALUES('s1','ada','room','engram','t1',NULL,5,'{"quote": "the cellar key", "relevance": 0.7}','f1','authenticated',0,'learned',NULL,NULL,NULL,1796244053948792,2,'l1');
 CREATE TABLE steps (
 	id TEXT NOT NULL, 
 	lesson TEXT NOT NULL, 
@@ -133,7 +134,7 @@ CREATE TABLE steps (
 	CONSTRAINT fk_steps_lesson FOREIGN KEY(lesson) REFERENCES lessons (id), 
 	CONSTRAINT fk_steps_prefix_turn FOREIGN KEY(prefix_turn) REFERENCES turns (id)
 );
-INSERT INTO "steps" VALUES('x1','l1','ada',1,'["s1"]','t1',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F','base','{"slot": 0, "runs": [[4, 4]]}','{"model": "tiny"}',0,2,2.5,X'0000000000000440000000000000F87F000000000000C03F',1.5,X'000000000000F83F000000000000F87F000000000000B03F',NULL,0.75,'adamw','{"betas": [0.9, 0.999], "eps": 1e-08}',0.0001,64,'sha0','sha1','shadow/sha1.safetensors',120.5,3.5,8589934592,1796241054434551);
+INSERT INTO "steps" VALUES('x1','l1','ada',1,'["s1"]','t1',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F','base','{"slot": 0, "runs": [[4, 4]]}','{"model": "tiny"}',0,2,2.5,X'0000000000000440000000000000F87F000000000000C03F',1.5,X'000000000000F83F000000000000F87F000000000000B03F',NULL,0.75,'adamw','{"betas": [0.9, 0.999], "eps": 1e-08}',0.0001,64,'sha0','sha1','shadow/sha1.safetensors',120.5,3.5,8589934592,1796244053990445);
 CREATE TABLE turns (
 	id TEXT NOT NULL, 
 	agent TEXT NOT NULL, 
