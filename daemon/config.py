@@ -163,6 +163,11 @@ class Settings(BaseModel):
         """The ledger's URL or file."""
         return self.data_dir / "ledger.db" if self.database is None else self.database.get_secret_value()
 
+    @property
+    def exports(self) -> Path:
+        """Where exported adapters are put, and adapters to load are found."""
+        return self.data_dir / "exports"
+
 
 def add_flags(parser: argparse.ArgumentParser, names: Sequence[str] | None = None) -> None:
     """Add a flag for each setting (or for those named), and `--config`."""

@@ -38,6 +38,8 @@ from daemon.http.summary_route import SummaryRoute
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.asked_lessons import AskedLessons
 from daemon.learning.boarding import Boarding
+from daemon.learning.disk import make_folder
+from daemon.learning.exports import sweep as sweep_exports
 from daemon.learning.intake import Intake
 from daemon.learning.learner import Learner
 from daemon.learning.policies import Policies, begun_policy
@@ -140,7 +142,7 @@ class Service:
         made_for = {"model": model.identity, "rank": str(settings.rank), "alpha": str(settings.alpha)}
         made_by = made_for | await lane.call(lambda own: MadeBy.of(own.engine).as_json())
         snapshots = Snapshots(settings.data_dir, made_for=made_for)
-        exports, shape = settings.data_dir / "exports", AdapterShape(rank=settings.rank, alpha=settings.alpha)
+        exports, shape = settings.exports, AdapterShape(rank=settings.rank, alpha=settings.alpha)
         loras = LoraAdapters(lane, exports, shape)
         adapters = AgentAdapters(store, lane, snapshots, loras)
         metrics = Metrics(lane, rides, slots=settings.slots, model=model.name)
@@ -220,13 +222,14 @@ class Service:
             self._on_failure(error)
 
     async def _check_adapters(self, snapshots: Snapshots) -> None:
-        """Refuse adapters that were made for something else; delete snapshots that nothing names."""
+        """Refuse adapters that were made for something else; delete what nothing names or is half written."""
         named: set[str] = set()
         for agent in await self._store.read(stored_adapters.agents_with_adapters):
             kept = await self._store.read(stored_adapters.adapters_of, agent)
             await asyncio.to_thread(snapshots.check, kept.shadow.snapshot)
             named |= {kept.shadow.snapshot, *(version.snapshot for version in kept.versions)}
         await asyncio.to_thread(snapshots.sweep, named)
+        await asyncio.to_thread(sweep_exports, self._settings.exports)
 
 
 async def _drain(parts: _Parts) -> None:
@@ -288,7 +291,7 @@ async def running(
     Raises:
         ServiceFailed: the lane or a task failed while it ran.
     """
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    await asyncio.to_thread(make_folder, settings.data_dir)
     failures: list[BaseException] = []
 
     def failed(error: BaseException) -> None:

@@ -2,8 +2,8 @@
 
 * A row's hash covers every column of the row, `previous` included, so each row vouches for all before it.
 * Rows are numbered 1, 2, … without a gap, and the first row's `previous` is 64 zeros.
-* The chain alone cannot show that its newest rows were cut off; so the check also asks that every turn,
-  signal, lesson and step in the tables has its row.
+* The chain alone cannot show that its newest rows were cut off; so the check also asks that every turn
+  that ended, and every signal, lesson and step in the tables has its row.
 * What it finds is damage and careless edits. Who can write the file can also make a new chain: whoever must
   exclude that keeps `Verified.head` elsewhere and compares.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy import Text, cast, exists, func, select, type_coerce
+from sqlalchemy import Text, cast, exists, func, select, true, type_coerce
 from sqlalchemy.orm import Session
 
 from store.tables import LedgerTable, LessonTable, SignalTable, StepTable, TurnTable
@@ -104,14 +104,14 @@ def _fault(row: _RawRow, *, seq: int, previous: str) -> str | None:
 
 def _untold(session: Session) -> str | None:
     """A row of the other tables that the ledger has no row of."""
-    for kind, table in (
-        (LedgerKind.TURN, TurnTable),
-        (LedgerKind.SIGNAL, SignalTable),
-        (LedgerKind.LESSON, LessonTable),
-        (LedgerKind.STEP, StepTable),
+    for kind, table, due in (
+        (LedgerKind.TURN, TurnTable, TurnTable.finish_reason.is_not(None)),  # an open turn is told when it ends
+        (LedgerKind.SIGNAL, SignalTable, true()),
+        (LedgerKind.LESSON, LessonTable, true()),
+        (LedgerKind.STEP, StepTable, true()),
     ):
         told = exists().where(LedgerTable.subject == table.id, LedgerTable.kind == kind)
-        identity = session.scalar(select(func.min(table.id)).where(~told))
+        identity = session.scalar(select(func.min(table.id)).where(due, ~told))
         if identity is not None:
             return f"the row of {kind} {identity!r} is missing"
     return None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from daemon.learning.exports import aside_of, drop, place
 from daemon.learning.snapshots import Snapshots
 from daemon.learning.stables import BASE_STABLE, Stable, is_lora, lora_lane_name
 from daemon.serving.lane_thread import LaneThread
@@ -101,15 +102,20 @@ class AgentAdapters:
         if not found:
             raise Unknown(f"version {version} of agent", agent)
         tensors, name = await self._read(found[0].snapshot), f"export-{found[0].sha[:16]}"
+        aside = await asyncio.to_thread(aside_of, directory)
 
         def write(lane: Lane) -> None:
             lane.engine.bank.load(name, tensors)
             try:
-                lane.engine.bank.export(name, directory)
+                lane.engine.bank.export(name, aside)
             finally:
                 lane.engine.bank.drop(name)
 
-        await self._lane.call(write)
+        try:
+            await self._lane.call(write)
+            await asyncio.to_thread(place, aside, directory)
+        finally:
+            await asyncio.to_thread(drop, aside)
         return found[0]
 
     async def lane_name(self, label: str) -> str:

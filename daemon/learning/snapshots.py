@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from daemon.http.errors import SnapshotDamaged
+from daemon.learning.disk import make_folder, sync
 from engine.lora import tensors_sha256
 
 _FOLDER = "adapters"
@@ -27,24 +28,26 @@ class Snapshots:
     def __init__(self, data_dir: Path, *, made_for: Mapping[str, str]) -> None:
         self._root = data_dir
         self._made_for = {"format": "pt", **made_for}
-        (data_dir / _FOLDER).mkdir(parents=True, exist_ok=True)
+        make_folder(data_dir / _FOLDER)
 
     def write(self, tensors: Mapping[str, Tensor]) -> str:
         """Put a snapshot on disk; returns its name once it is there to stay."""
         name = f"{_FOLDER}/{tensors_sha256(tensors)}.safetensors"
         target = self._root / name
-        if target.exists():
-            return name
+        if not target.exists():
+            self._put(tensors, target)
+        sync(target.parent)
+        return name
+
+    def _put(self, tensors: Mapping[str, Tensor], target: Path) -> None:
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix="writing-")
         os.close(handle)
         try:
             save_file(dict(tensors), aside, metadata=self._made_for)
-            _sync(Path(aside))
+            sync(Path(aside))
             Path(aside).replace(target)
-            _sync(target.parent)
         finally:
             Path(aside).unlink(missing_ok=True)
-        return name
 
     def read(self, name: str) -> dict[str, Tensor]:
         """The tensors of a snapshot.
@@ -91,11 +94,3 @@ class Snapshots:
         for path in stray:
             path.unlink(missing_ok=True)
         return len(stray)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

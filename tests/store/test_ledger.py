@@ -16,7 +16,7 @@ from store.errors import BadPage, StorageFailed
 from store.ledger import Filter, Page
 from store.records import Entry
 from store.rows import columns_of
-from store.turns import record_turn
+from store.turns import open_turn, record_turn
 from store.words import LedgerKind
 from tests.postgresql import Server
 from tests.store.builders import a_turn
@@ -142,6 +142,12 @@ def test_a_changed_row_is_found_though_its_own_hash_was_made_anew(sqlite: Databa
     forged = row_sha(columns_of(replace(third, agent="eve")))
     tamper(path, f"UPDATE ledger SET agent = 'eve', sha = '{forged}' WHERE seq = 3")
     assert (verified(sqlite).bad, verified(sqlite).why) == (4, "row 4 does not follow the row before it")
+
+
+def test_a_turn_that_is_being_served_is_not_missing(database: Database) -> None:
+    with database.write() as session:
+        open_turn(session, replace(a_turn("t1"), finish_reason=None))
+    assert verified(database).why is None
 
 
 def test_a_row_cut_off_the_end_is_found_by_what_it_told_of(sqlite: Database, path: Path) -> None:
