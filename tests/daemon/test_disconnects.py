@@ -19,7 +19,7 @@ BOB = {"X-Ridealong-Agent": "bob"}
 
 def prefill_by(monkeypatch: pytest.MonkeyPatch, *, rows: int) -> None:
     """Have prompts be served so many rows at a time."""
-    monkeypatch.setattr("daemon.service.EngineSettings", partial(EngineSettings, ubatch_rows=rows))
+    monkeypatch.setattr("daemon.serving.loading.EngineSettings", partial(EngineSettings, ubatch_rows=rows))
 
 
 def asking(running: Running, text: str, *, stream: bool) -> "asyncio.Task[Any]":
