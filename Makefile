@@ -9,8 +9,9 @@ CODE := daemon engine signals store migrations tests
 demo: .venv/ready
 	$(BIN)/ridealong demo
 
+# Two at a time, each with one thread: most tests wait rather than compute.
 test: .venv/ready
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: .venv/ready
 	$(BIN)/ruff check $(CODE)

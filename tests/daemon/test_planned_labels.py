@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
@@ -246,6 +246,7 @@ def test_the_bundled_tokenizer_labels_the_tokens_of_a_span_too(model_cache: Path
         spoken = turn.texts[index][start:end]
         chat = case.tokenizer
         assert isinstance(chat, HuggingFaceChat)
+        assume(chat.decode(list(chat.encode(spoken).ids)) == spoken)  # it has no token for some bytes, and drops them
         assert made.prefix_tokens == 0 or spoken in chat.decode(list(labelled(made).values()))
 
 
