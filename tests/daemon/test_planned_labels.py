@@ -246,7 +246,8 @@ def test_the_bundled_tokenizer_labels_the_tokens_of_a_span_too(model_cache: Path
         spoken = turn.texts[index][start:end]
         chat = case.tokenizer
         assert isinstance(chat, HuggingFaceChat)
-        assume(chat.decode(list(chat.encode(spoken).ids)) == spoken)  # it has no token for some bytes, and drops them
+        # It has no token for some bytes, and drops them.
+        assume(chat.decode(list(chat.encode(spoken).ids)) == spoken)
         assert made.prefix_tokens == 0 or spoken in chat.decode(list(labelled(made).values()))
 
 
