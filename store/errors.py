@@ -11,12 +11,14 @@
     ├── StorageFailed             the database itself failed: disk full, locked, connection lost
     │   └── Clashed               it gave way to another program's transaction: the same again may pass
     ├── Unknown                   no row of that id
+    │   └── Archived              the ledger row was moved to an archive
     ├── AlreadyRecorded           an id that is already taken
     ├── WrongState                the row is not in a state that allows this
     ├── LessonRefused             the lesson is one that must not be kept
     ├── DoesNotFollow             a step or a promotion made from another shadow than the head
     ├── NothingToPromote          the shadow is already what is served
-    └── BadPage                   a page of the ledger that cannot be served
+    ├── BadPage                   a page of the ledger that cannot be served
+    └── NotArchived               rows of the ledger that cannot be moved to an archive
 
 Every message says what was given, what is allowed and what to do. A raised error has changed nothing: the
 transaction it was raised in is rolled back.
@@ -82,6 +84,15 @@ class Unknown(StoreError):
         super().__init__(f"there is no {what} {identity!r}: record it first, or check the id")
 
 
+class Archived(Unknown):
+    """The ledger row is no longer in the ledger but in an archive."""
+
+    def __init__(self, seq: int, *, through: int) -> None:
+        Exception.__init__(
+            self, f"ledger row {seq} is archived, as all up to {through}: read it in the archive that has it"
+        )
+
+
 class AlreadyRecorded(StoreError):
     """A row of that id is already there."""
 
@@ -117,3 +128,7 @@ class NothingToPromote(StoreError):
 
 class BadPage(StoreError):
     """The page asked for cannot be served."""
+
+
+class NotArchived(StoreError):
+    """Rows of the ledger cannot be moved to an archive; none was."""

@@ -269,6 +269,10 @@ class Entry:
     """The id of what it speaks of."""
     body: Body
     code: str | None = None
+    """Why, of a refusal."""
+
+    def __post_init__(self) -> None:
+        assert self.code is None or self.kind is LedgerKind.REFUSAL, f"{self.kind} {self.subject} has {self.code}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

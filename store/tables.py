@@ -33,6 +33,27 @@ NAMES = {
 
 IS_SHADOW = text("state = 'shadow'")
 IS_STABLE = text("state = 'stable'")
+HAS_CODE = text("code IS NOT NULL")
+
+FILTERED = (
+    ("agent",),
+    ("context",),
+    ("kind",),
+    ("agent", "context"),
+    ("agent", "kind"),
+    ("context", "kind"),
+    ("agent", "context", "kind"),
+)
+FILTERED_CODES = (
+    ("code", "kind"),
+    ("agent", "code", "kind"),
+    ("context", "code", "kind"),
+    ("agent", "context", "code", "kind"),
+)
+"""Every way of filtering the ledger has an index in the order of its pages: no page reads a row it does not give.
+
+A code is a refusal's, so that those indexes hold the refusals only.
+"""
 
 
 class Base(DeclarativeBase):
@@ -235,15 +256,25 @@ class AdapterTable(Base):
 
 
 class LedgerTable(Base):
-    """The append-only record. Triggers made by the migration refuse every change to a row that is there."""
+    """The append-only record. Triggers made by the migration refuse every change to a row that is there.
+
+    Only what a row of kind `archive` says is archived may go.
+    """
 
     __tablename__ = "ledger"
     __table_args__ = (
-        Index(None, "agent", "seq"),
-        Index(None, "context", "seq"),
-        Index(None, "kind", "seq"),
-        Index(None, "code", "seq"),
-        Index(None, "at_us"),
+        *(Index(None, *columns, "seq") for columns in FILTERED),
+        *(
+            Index(
+                f"ix_ledger_{'_'.join(columns)}_seq",
+                *columns,
+                "seq",
+                sqlite_where=HAS_CODE,
+                postgresql_where=HAS_CODE,
+            )
+            for columns in FILTERED_CODES
+        ),
+        Index(None, "at_us", "seq"),
         Index(None, "subject", "kind"),
     )
 

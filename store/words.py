@@ -57,3 +57,4 @@ class LedgerKind(StrEnum):
     ROLLBACK = "rollback"
     EXPORT = "export"
     POLICY = "policy"
+    ARCHIVE = "archive"

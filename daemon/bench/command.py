@@ -9,6 +9,7 @@ import sys
 
 from daemon.bench.interference import run_interference
 from daemon.bench.learn import run_learn, run_memory
+from daemon.bench.ledger import run_ledger
 from daemon.bench.plan import ROUNDS, TINY, TINY_ROUNDS, TOP, Plan, Sizes
 from daemon.bench.serve import run_serve
 from daemon.bench.sides import SideFailed
@@ -24,6 +25,7 @@ BENCHES = {
     "interference": run_interference,
     "memory": run_memory,
     "start": run_start,
+    "ledger": run_ledger,
 }
 
 

@@ -36,6 +36,7 @@ class Sizes:
     """Tokens of one turn of the interference bench where turns have pauses."""
     block_turns: int = 3
     """Turns with pauses in one block."""
+    ledger_rows: int = 1_000_000
 
 
 TINY = Sizes(
@@ -49,6 +50,7 @@ TINY = Sizes(
     block_tokens=12,
     turn_tokens=6,
     block_turns=2,
+    ledger_rows=600,
 )
 """Sizes at which a bench runs in seconds and measures nothing worth knowing: for the tests."""
 

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 from daemon import __version__
+from daemon.commands.ledger_flags import KEY_VARIABLE, add_ledger
 from daemon.commands.terminal import fail
-from daemon.config import ENVIRONMENT_PREFIX, ConfigError, Settings, add_flags, read_settings
+from daemon.config import ConfigError, Settings, add_flags, read_settings
 
 DEFAULT_URL = "http://127.0.0.1:8088"
-KEY_VARIABLE = f"{ENVIRONMENT_PREFIX}API_KEY"
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     add_flags(serve)
     serve.set_defaults(run=_serve)
     _add_signal(commands)
-    _add_ledger(commands)
+    add_ledger(commands).set_defaults(run=_ledger)
     _add_adapters(commands)
     demo = commands.add_parser("demo", help="play an agent against a service of its own and show what it learned")
     demo.set_defaults(run=_demo)
@@ -65,19 +65,6 @@ def _add_signal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         explain.add_argument(flag, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     explain.add_argument("id", metavar="ID")
     explain.add_argument("--json", action="store_true", help="JSON instead of a table")
-
-
-def _add_ledger(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    ledger = commands.add_parser("ledger", help="read, verify or upgrade the ledger in the data directory")
-    add_flags(ledger, ["data_dir", "database"])
-    ledger.add_argument("action", choices=["ls", "show", "tail", "verify", "upgrade"])
-    ledger.add_argument("seq", nargs="?", type=int, help="show: the row's number")
-    for name in ("agent", "context", "kind", "code", "since", "until"):
-        ledger.add_argument(f"--{name}", help=f"ls, tail: only rows of this {name}")
-    ledger.add_argument("--limit", type=int, default=50, help="ls: at most so many rows, the newest (default: 50)")
-    ledger.add_argument("--follow", "-f", action="store_true", help="tail: go on with new rows as they come")
-    ledger.add_argument("--json", action="store_true", help="ls, tail: NDJSON instead of a table")
-    ledger.set_defaults(run=_ledger)
 
 
 def _add_adapters(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -103,10 +90,10 @@ def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     bench = commands.add_parser("bench", help="measure, against the alternatives where there are any")
     bench.add_argument(
         "what",
-        choices=["learn", "serve", "interference", "memory", "start"],
+        choices=["learn", "serve", "interference", "memory", "start", "ledger"],
         help="learn: a lesson against trl and plain PEFT; serve: decode and prefill against transformers; "
         "interference: what a turn notices of lessons; memory: a lesson after a long prefix against a short one; "
-        "start: launch to serving",
+        "start: launch to serving; ledger: pages of a million rows",
     )
     bench.add_argument("--rounds", type=_positive, help="alternations of the sides (default: 5; tiny: 2)")
     bench.add_argument("--check", action="store_true", help="exit with status 1 when a bar is not met")

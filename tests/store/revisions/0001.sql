@@ -95,6 +95,21 @@ CREATE TABLE signals (
 	CONSTRAINT ck_signals_private_is_wordless CHECK (NOT private OR body IS NULL)
 );
 INSERT INTO "signals" VALUES('s1','ada','room','engram','t1',NULL,5,'{"quote": "the cellar key", "relevance": 0.7}','f1','authenticated',0,'learned',NULL,NULL,NULL,1796244053948792,2,'l1');
+ANALYZE "sqlite_master";
+INSERT INTO "sqlite_stat1" VALUES('ledger',NULL,'1000000');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_agent_seq','1000000 100000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_context_seq','1000000 100000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_kind_seq','1000000 100000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_agent_context_seq','1000000 100000 30000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_agent_kind_seq','1000000 100000 30000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_context_kind_seq','1000000 100000 30000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_agent_context_kind_seq','1000000 100000 30000 10000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_code_kind_seq','1000000 100000 30000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_agent_code_kind_seq','1000000 100000 30000 10000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_context_code_kind_seq','1000000 100000 30000 10000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_agent_context_code_kind_seq','1000000 100000 30000 10000 3000 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_at_us_seq','1000000 2 1');
+INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_subject_kind','1000000 3 2');
 CREATE TABLE steps (
 	id TEXT NOT NULL, 
 	lesson TEXT NOT NULL, 
@@ -176,10 +191,17 @@ CREATE UNIQUE INDEX uq_adapters_stable ON adapters (agent) WHERE state = 'stable
 CREATE INDEX ix_ledger_agent_seq ON ledger (agent, seq);
 CREATE INDEX ix_ledger_context_seq ON ledger (context, seq);
 CREATE INDEX ix_ledger_kind_seq ON ledger (kind, seq);
-CREATE INDEX ix_ledger_code_seq ON ledger (code, seq);
-CREATE INDEX ix_ledger_at_us ON ledger (at_us);
+CREATE INDEX ix_ledger_agent_context_seq ON ledger (agent, context, seq);
+CREATE INDEX ix_ledger_agent_kind_seq ON ledger (agent, kind, seq);
+CREATE INDEX ix_ledger_context_kind_seq ON ledger (context, kind, seq);
+CREATE INDEX ix_ledger_agent_context_kind_seq ON ledger (agent, context, kind, seq);
+CREATE INDEX ix_ledger_code_kind_seq ON ledger (code, kind, seq) WHERE code IS NOT NULL;
+CREATE INDEX ix_ledger_agent_code_kind_seq ON ledger (agent, code, kind, seq) WHERE code IS NOT NULL;
+CREATE INDEX ix_ledger_context_code_kind_seq ON ledger (context, code, kind, seq) WHERE code IS NOT NULL;
+CREATE INDEX ix_ledger_agent_context_code_kind_seq ON ledger (agent, context, code, kind, seq) WHERE code IS NOT NULL;
+CREATE INDEX ix_ledger_at_us_seq ON ledger (at_us, seq);
 CREATE INDEX ix_ledger_subject_kind ON ledger (subject, kind);
 CREATE TRIGGER ledger_no_update BEFORE UPDATE ON ledger BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
-CREATE TRIGGER ledger_no_delete BEFORE DELETE ON ledger BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER ledger_no_delete BEFORE DELETE ON ledger WHEN NOT EXISTS (SELECT 1 FROM ledger WHERE kind = 'archive' AND json_extract(body, '$.through_seq') >= OLD.seq) BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER ledger_no_replace BEFORE INSERT ON ledger WHEN EXISTS (SELECT 1 FROM ledger WHERE seq >= NEW.seq) BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 COMMIT;
