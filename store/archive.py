@@ -96,7 +96,10 @@ class _File:
         first = next(_rows_of(path), None)
         if first is None:
             raise _Unreadable(f"{path} has no row")
-        return cls(path, first.seq, _sha256(path))
+        try:
+            return cls(path, first.seq, _sha256(path))
+        except OSError as error:
+            raise _Unreadable(f"{path} cannot be read: {error}") from error
 
     def rows(self) -> Iterator[RawRow]:
         return _rows_of(self.path)
@@ -184,11 +187,8 @@ def _rows_of(path: Path) -> Iterator[RawRow]:
 
 
 def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise _Unreadable(f"{path} cannot be read: {error}") from error
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_directory(path: Path) -> None:
