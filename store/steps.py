@@ -47,6 +47,20 @@ def step_of(session: Session, step_id: str) -> KeptStep:
     return _kept(existing(session, StepTable, step_id))
 
 
+def steps_of(session: Session, agent: str) -> list[KeptStep]:
+    """Every step of the agent's, in order."""
+    return [
+        _kept(row)
+        for row in session.scalars(select(StepTable).where(StepTable.agent == agent).order_by(StepTable.number))
+    ]
+
+
+def prefix_of(session: Session, step: KeptStep) -> tuple[int, ...]:
+    """The tokens that the step's run came after."""
+    turn = existing(session, TurnTable, step.prefix_turn)
+    return ((turn.prompt_tokens or ()) + (turn.reply_tokens or ()))[: step.prefix_token_count]
+
+
 def last_steps(session: Session, *, agent: str, limit: int) -> list[KeptStep]:
     """The agent's newest steps, the newest first."""
     newest = select(StepTable).where(StepTable.agent == agent).order_by(StepTable.number.desc()).limit(limit)

@@ -1,4 +1,4 @@
-"""The command line: `ridealong serve | signal | ledger | adapters | demo | bench`.
+"""The command line: `ridealong serve | signal | ledger | adapters | replay | demo | bench`.
 
 - Nothing heavy is imported until a command needs it: `--help` loads no torch.
 - Commands that ask a running service find it by `--url`; what it refuses is printed and the exit status is 1.
@@ -15,6 +15,8 @@ from daemon.commands.terminal import fail
 from daemon.config import ConfigError, Settings, add_flags, read_settings
 
 DEFAULT_URL = "http://127.0.0.1:8088"
+AGAIN_SETTINGS = ("data_dir", "database", "model", "model_cache", "rank", "alpha", "lesson_mib")
+"""What must be known to learn anything again."""
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -46,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_signal(commands)
     add_ledger(commands).set_defaults(run=_ledger)
     _add_adapters(commands)
+    _add_replay(commands)
     demo = commands.add_parser("demo", help="play an agent against a service of its own and show what it learned")
     demo.set_defaults(run=_demo)
     _add_bench(commands)
@@ -84,6 +87,14 @@ def _add_adapters(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         if action == "export":
             one.add_argument("--directory", required=True, help="its name under exports")
     adapters.set_defaults(run=_adapters)
+
+
+def _add_replay(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    replay = commands.add_parser("replay", help="take an agent's steps again and hold them against the ledger")
+    replay.add_argument("--agent", required=True, help="whose")
+    replay.add_argument("--until", type=_positive, metavar="STEP", help="the number of the last step; else all")
+    add_flags(replay, AGAIN_SETTINGS)
+    replay.set_defaults(run=_replay)
 
 
 def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -151,6 +162,12 @@ def _adapters(given: argparse.Namespace) -> int:
     from daemon.commands.client import run_adapters  # noqa: PLC0415
 
     return run_adapters(given)
+
+
+def _replay(given: argparse.Namespace) -> int:
+    from daemon.commands.replay import run  # noqa: PLC0415
+
+    return run(given, _settings(given))
 
 
 def _demo(_given: argparse.Namespace) -> int:

@@ -30,9 +30,14 @@ class Snapshots:
         self._made_for = {"format": "pt", **made_for}
         make_folder(data_dir / _FOLDER)
 
+    @staticmethod
+    def name_of(tensors: Mapping[str, Tensor]) -> str:
+        """The name that a snapshot has, written or not."""
+        return f"{_FOLDER}/{tensors_sha256(tensors)}.safetensors"
+
     def write(self, tensors: Mapping[str, Tensor]) -> str:
         """Put a snapshot on disk; returns its name once it is there to stay."""
-        name = f"{_FOLDER}/{tensors_sha256(tensors)}.safetensors"
+        name = self.name_of(tensors)
         target = self._root / name
         if not target.exists():
             self._put(tensors, target)
@@ -75,8 +80,8 @@ class Snapshots:
         for key, value in self._made_for.items():
             if found.get(key) != value:
                 raise SnapshotDamaged(
-                    f"the adapters in {self._root} were made for {key} {found.get(key)}, this lane has {key} "
-                    f"{value}; start it as before, or with another --data-dir"
+                    f"the adapters in {self._root} were made for {key} {found.get(key)}, {key} {value} was given; "
+                    "give what they were made for, or another --data-dir"
                 )
         return path
 
