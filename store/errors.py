@@ -17,6 +17,9 @@
     ├── LessonRefused             the lesson is one that must not be kept
     ├── DoesNotFollow             a step or a promotion made from another shadow than the head
     ├── NothingToPromote          the shadow is already what is served
+    ├── CannotForget              a signal that others are weighed by
+    ├── MovedOn                   what was prepared is no longer what is there
+    ├── StillRead                 a file from which nothing can be erased meanwhile
     ├── BadPage                   a page of the ledger that cannot be served
     └── NotArchived               rows of the ledger that cannot be moved to an archive
 
@@ -124,6 +127,18 @@ class DoesNotFollow(StoreError):
 
 class NothingToPromote(StoreError):
     """The shadow is already the stable version."""
+
+
+class CannotForget(StoreError):
+    """What was asked to be forgotten is not what was learned."""
+
+
+class MovedOn(StoreError):
+    """What was prepared does not fit what is there any more."""
+
+
+class StillRead(StoreError):
+    """Another program reads the file, so that what was erased is not out of it yet."""
 
 
 class BadPage(StoreError):

@@ -57,6 +57,11 @@ class Turn:
         cached = self.cached_token_count
         assert 0 <= cached <= self.prompt_token_count, f"turn {self.id}: {cached} tokens of its prompt cached"
 
+    @property
+    def is_forgotten(self) -> bool:
+        """Is what was said in it erased?"""
+        return self.prompt_tokens is None and not self.private
+
     def without_words(self) -> Self:
         """The same turn with everything taken out that was said in it."""
         return replace(

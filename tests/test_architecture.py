@@ -125,4 +125,5 @@ def test_every_setting_that_the_readme_names_exists() -> None:
     ).stdout
     others = {"help", "file", "show", "version", "directory", "config"}
     others |= {"archive", "before", "format", "output", "url"}  # ridealong ledger's
+    others |= {"agent", "until", "signal", "context", "dry-run", "yes"}
     assert not [name for name in named - others if f"--{name}" not in parser_text]

@@ -1,4 +1,4 @@
-"""The command line: `ridealong serve | signal | ledger | adapters | replay | demo | bench`.
+"""The command line: `ridealong serve | signal | ledger | adapters | replay | forget | demo | bench`.
 
 - Nothing heavy is imported until a command needs it: `--help` loads no torch.
 - Commands that ask a running service find it by `--url`; what it refuses is printed and the exit status is 1.
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     add_ledger(commands).set_defaults(run=_ledger)
     _add_adapters(commands)
     _add_replay(commands)
+    _add_forget(commands)
     demo = commands.add_parser("demo", help="play an agent against a service of its own and show what it learned")
     demo.set_defaults(run=_demo)
     _add_bench(commands)
@@ -95,6 +96,19 @@ def _add_replay(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     replay.add_argument("--until", type=_positive, metavar="STEP", help="the number of the last step; else all")
     add_flags(replay, AGAIN_SETTINGS)
     replay.set_defaults(run=_replay)
+
+
+def _add_forget(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    forget = commands.add_parser(
+        "forget", help="rebuild adapters as if something had never been, and erase its text; no service may run"
+    )
+    forget.add_argument("--signal", metavar="ID", help="a signal, and what was learned from it")
+    forget.add_argument("--context", help="a context, its turns included")
+    forget.add_argument("--agent", help="all of an agent's; with --context that of no other")
+    forget.add_argument("--dry-run", action="store_true", help="say what there is to forget, and change nothing")
+    forget.add_argument("--yes", "-y", action="store_true", help="do not ask first")
+    add_flags(forget, AGAIN_SETTINGS)
+    forget.set_defaults(run=_forget)
 
 
 def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -166,6 +180,12 @@ def _adapters(given: argparse.Namespace) -> int:
 
 def _replay(given: argparse.Namespace) -> int:
     from daemon.commands.replay import run  # noqa: PLC0415
+
+    return run(given, _settings(given))
+
+
+def _forget(given: argparse.Namespace) -> int:
+    from daemon.commands.forget import run  # noqa: PLC0415
 
     return run(given, _settings(given))
 

@@ -34,11 +34,11 @@ def _replay(database: Database, settings: Settings, *, agent: str, until: int | 
     last = max((kept.number for kept in history.steps), default=0)
     if until is not None and until > last:
         return fail(f"agent {agent!r} has steps 1 to {last}: --until {until} is none of them")
-    workshop, snapshots = open_workshop(settings, say=_note)
+    opened = open_workshop(settings, say=_note)
     try:
-        replayed = replay(history, workshop, snapshots, until=until, told=_say_step)
+        replayed = replay(history, opened.workshop, opened.snapshots, until=until, told=_say_step)
     finally:
-        workshop.close()
+        opened.workshop.close()
     _say_replayed(replayed, history, until=until)
     return 0 if replayed.proves else 1
 

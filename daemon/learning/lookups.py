@@ -66,10 +66,10 @@ def _lookup(
 
 
 def _seen(turn: StoredTurn | None, signal: LessonSignal) -> StoredTurn | None:
-    """The turn as that signal may see it: one that is still open is there for its own labels only."""
-    if turn is None or turn.finish_reason is not None or isinstance(signal, Labels):
-        return turn
-    return None
+    """The turn as that signal may see it: an open one for its own labels only, a forgotten one never."""
+    if turn is None or turn.is_forgotten:
+        return None
+    return turn if turn.finish_reason is not None or isinstance(signal, Labels) else None
 
 
 def _body(kept: KeptSignal, kind: type[S]) -> S:

@@ -91,11 +91,14 @@ class Snapshots:
 
     def sweep(self, keep: Collection[str]) -> int:
         """Delete every snapshot that isn't named, and what a crash left half written; returns how many."""
-        stray = [
-            path
-            for path in (self._root / _FOLDER).iterdir()
-            if path.is_file() and f"{_FOLDER}/{path.name}" not in keep
-        ]
-        for path in stray:
-            path.unlink(missing_ok=True)
-        return len(stray)
+        return sweep(self._root, keep)
+
+
+def sweep(data_dir: Path, keep: Collection[str]) -> int:
+    """The same for a data directory, whatever its snapshots were made for."""
+    folder = data_dir / _FOLDER
+    files = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
+    stray = [path for path in files if f"{_FOLDER}/{path.name}" not in keep]
+    for path in stray:
+        path.unlink(missing_ok=True)
+    return len(stray)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from daemon.config import Settings
 from daemon.learning.snapshots import Snapshots
+from daemon.text.chat_template import HuggingFaceChat
 from engine.again import DoneLesson, learn_again
 from engine.engine import Engine, EngineSettings
 from engine.lora import AdapterShape
@@ -116,24 +117,35 @@ class Workshop:
         return self._engine
 
 
-def open_workshop(settings: Settings, *, say: Callable[[str], None]) -> tuple[Workshop, Snapshots]:
-    """Where lessons are learned again, and the snapshots of the data directory, held to the model of the settings.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Where lessons are learned again, the snapshots of the data directory, and what planned the lessons."""
+
+    workshop: Workshop
+    snapshots: Snapshots
+    chat: HuggingFaceChat
+
+
+def open_workshop(settings: Settings, *, say: Callable[[str], None]) -> Opened:
+    """Load the model of the settings, to which the snapshots are held.
 
     Raises:
-        EngineError: the model cannot be loaded.
+        EngineError: it cannot be loaded.
     """
 
     def load() -> LoadedModel:
         return load_model(settings.model, cache=settings.models, say=say)
 
-    loaded = [load()]
-    made_for = {"model": loaded[0].identity, "rank": str(settings.rank), "alpha": str(settings.alpha)}
+    first = load()
+    loaded = [first]
+    made_for = {"model": first.identity, "rank": str(settings.rank), "alpha": str(settings.alpha)}
     workshop = Workshop(
         lambda: loaded.pop() if loaded else load(),
         shape=AdapterShape(rank=settings.rank, alpha=settings.alpha),
         lesson_bytes=settings.lesson_mib * 2**20,
     )
-    return workshop, Snapshots(settings.data_dir, made_for=made_for)
+    chat = HuggingFaceChat(first.tokenizer, first.end_tokens)
+    return Opened(workshop, Snapshots(settings.data_dir, made_for=made_for), chat)
 
 
 def optimizer_of(name: str, hyperparameters: Mapping[str, Any]) -> OptimizerSettings:

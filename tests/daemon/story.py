@@ -1,5 +1,6 @@
 """An agent's days in two contexts, the same each time: what is said and learned, a promotion, a rollback."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,13 @@ def rows(data_dir: Path, query: str) -> list[tuple[Any, ...]]:
 def adapters(data_dir: Path) -> list[tuple[Any, ...]]:
     """Each of the agent's adapters: version, hash, the snapshot's name, which is a hash too, and the last step."""
     return rows(data_dir, "SELECT version, sha, snapshot, step_number FROM adapters ORDER BY version")
+
+
+def forgot(data_dir: Path) -> list[dict[str, Any]]:
+    """What the ledger tells of forgetting."""
+    return [json.loads(body) for (body,) in rows(data_dir, "SELECT body FROM ledger WHERE kind = 'forgot'")]
+
+
+def forget(data_dir: Path, model: Path, *flags: str) -> int:
+    """Forget without being asked; the exit status."""
+    return command("forget", data_dir, model, "--yes", *flags)
