@@ -35,13 +35,16 @@ from daemon.http.policy_routes import PolicyRoutes
 from daemon.http.routes import Routes, application
 from daemon.http.signal_routes import SignalRoutes
 from daemon.http.summary_route import SummaryRoute
+from daemon.lane_name import lane_name
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.asked_lessons import AskedLessons
 from daemon.learning.boarding import Boarding
-from daemon.learning.disk import make_folder
+from daemon.learning.checking import check_adapters
 from daemon.learning.exports import sweep as sweep_exports
 from daemon.learning.intake import Intake
 from daemon.learning.learner import Learner
+from daemon.learning.leasing import Leasing
+from daemon.learning.other_lanes import OtherLanes
 from daemon.learning.policies import Policies, begun_policy
 from daemon.learning.rides import Rides
 from daemon.learning.settling import Settling
@@ -58,7 +61,6 @@ from engine.machine import MadeBy
 from engine.orders import LessonEnded, LessonStarted
 from engine.shadow import OptimizerSettings
 from engine.weights import LoadedModel
-from store import adapters as stored_adapters
 from store.clock import now_us
 from store.store import Store
 
@@ -82,6 +84,8 @@ class _Parts:
     asked: AskedLessons
     requests: OpenRequests
     feed: LedgerFeed
+    leasing: Leasing
+    others: OtherLanes
     app: web.Application
 
 
@@ -115,14 +119,16 @@ class Service:
 
         Raises:
             SnapshotDamaged: an agent's adapters are damaged, or were made for another model or rank.
+            OtherModel: another lane of the database serves another model.
         """
         started_at_us = now_us()
         await self.lane.start()
         try:
             parts = self._parts = await self._compose(started_at_us)
-            await self._check_adapters(parts.snapshots)
+            await check_adapters(self._store, parts.snapshots)
+            await asyncio.to_thread(sweep_exports, self._settings.exports)
             await parts.intake.recover()
-            async with _owned(self._watched(parts.learner.follow()), self._watched(parts.boarding.fill_gaps())):
+            async with _owned(*map(self._watched, _tasks(parts))):
                 parts.boarding.stir()
                 async with listening(parts.app, self._settings) as url:
                     yield url
@@ -132,6 +138,7 @@ class Service:
                 await parts.intake.settled()
                 await self.lane.close()
                 await parts.learner.settled()
+                await parts.leasing.end()
         finally:
             await self.lane.close()
 
@@ -168,7 +175,10 @@ class Service:
             started_at_us=started_at_us,
         )
         room = SignalRoom(settings.max_signals)
-        intake = Intake(store, rides, adapters, chat, room, settling, policies=policies)
+        seconds = settings.lease_seconds
+        leasing = Leasing(store, snapshots, policies, seconds=seconds, made_for=snapshots.made_for)
+        intake = Intake(store, rides, adapters, chat, room, settling, leasing, policies=policies)
+        leasing.on_taken, leasing.on_lost = intake.take_up, learner.give_up
         asked = AskedLessons(store, rides, intake, boarding, learner)
         turns = Turns(
             store,
@@ -183,7 +193,7 @@ class Service:
             end_tokens=model.end_tokens,
             context_tokens=context_tokens,
         )
-        routes = Routes(store, lane, learner, adapters, exports=exports, model=model.name)
+        routes = Routes(store, lane, learner, adapters, leasing, exports=exports, model=model.name)
         texts = TextLimit(context_tokens=context_tokens, longest_token_chars=chat.longest_token_chars)
         prompts = Prompts(chat, Grammars(model.tokenizer, model.end_tokens), texts)
         state = LaneState(lane, chat, LaneFacts(model.name, model.directory, settings.slots, context_tokens))
@@ -198,7 +208,10 @@ class Service:
         endpoints = dialect_handlers(turns, prompts, model=model.name)
         app = application(routes, endpoints, others, settings=settings, keys=self._keys, requests=requests)
         app.add_routes([openapi.route(app)])
-        return _Parts(snapshots, learner, boarding, intake, turns, asked, requests, feed, app)
+        others_write = OtherLanes(store, intake, adapters, policies)
+        return _Parts(
+            snapshots, learner, boarding, intake, turns, asked, requests, feed, leasing, others_write, app
+        )
 
     def _load(self) -> Lane:
         """Load the model; runs on the lane's thread."""
@@ -221,15 +234,11 @@ class Service:
             logger.exception("a task of the service failed")
             self._on_failure(error)
 
-    async def _check_adapters(self, snapshots: Snapshots) -> None:
-        """Refuse adapters that were made for something else; delete what nothing names or is half written."""
-        named: set[str] = set()
-        for agent in await self._store.read(stored_adapters.agents_with_adapters):
-            kept = await self._store.read(stored_adapters.adapters_of, agent)
-            await asyncio.to_thread(snapshots.check, kept.shadow.snapshot)
-            named |= {kept.shadow.snapshot, *(version.snapshot for version in kept.versions)}
-        await asyncio.to_thread(snapshots.sweep, named)
-        await asyncio.to_thread(sweep_exports, self._settings.exports)
+
+def _tasks(parts: _Parts) -> list[Coroutine[object, object, None]]:
+    """What runs beside the serving."""
+    others = [parts.leasing.keep(), parts.others.look(), parts.others.listen()]
+    return [parts.learner.follow(), parts.boarding.fill_gaps(), *others]
 
 
 async def _drain(parts: _Parts) -> None:
@@ -282,6 +291,11 @@ async def _serve_until_signalled(settings: Settings) -> None:
         _say("stopping")
 
 
+def open_store(settings: Settings) -> Store:
+    """The ledger, made if there is none, under the name of the lane that has the data directory."""
+    return Store.open(settings.ledger, create=True, lane=lane_name(settings.data_dir))
+
+
 @asynccontextmanager
 async def running(
     settings: Settings, stop: asyncio.Event, hurry: asyncio.Event, *, say: Say
@@ -291,14 +305,13 @@ async def running(
     Raises:
         ServiceFailed: the lane or a task failed while it ran.
     """
-    await asyncio.to_thread(make_folder, settings.data_dir)
     failures: list[BaseException] = []
 
     def failed(error: BaseException) -> None:
         failures.append(error)
         stop.set()
 
-    store = await asyncio.to_thread(Store.open, settings.ledger, create=True)
+    store = await asyncio.to_thread(open_store, settings)
     try:
         service = Service(settings, store, say=say, on_failure=failed, hurry=hurry)
         async with service.serving() as url:

@@ -16,6 +16,8 @@
     ├── WrongState                the row is not in a state that allows this
     ├── LessonRefused             the lesson is one that must not be kept
     ├── DoesNotFollow             a step or a promotion made from another shadow than the head
+    ├── Elsewhere                 the agent belongs to another lane, or to none any more
+    ├── OtherModel                the database is of lanes that serve another model
     ├── NothingToPromote          the shadow is already what is served
     ├── CannotForget              a signal that others are weighed by
     ├── MovedOn                   what was prepared is no longer what is there
@@ -27,7 +29,7 @@ Every message says what was given, what is allowed and what to do. A raised erro
 transaction it was raised in is rolled back.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 
 class StoreError(Exception):
@@ -122,6 +124,31 @@ class DoesNotFollow(StoreError):
         super().__init__(
             f"agent {agent!r}: made from shadow {given}, but the head is {head}:"
             " load the head's snapshot and do it again"
+        )
+
+
+class Elsewhere(StoreError):
+    """The agent does not belong to this lane: nothing that she learns is changed here."""
+
+    def __init__(self, agent: str, *, lane: str | None, live: bool) -> None:
+        self.agent = agent
+        self.lane = lane
+        whose = "no lane" if lane is None else f"lane {lane}" if live else f"no lane since {lane} let her go"
+        super().__init__(
+            f"agent {agent!r} belongs to {whose}: ask that lane, or stop it and copy her snapshots into this "
+            "one's data directory"
+        )
+
+
+class OtherModel(StoreError):
+    """Lanes of one database serve one model, with adapters of one shape."""
+
+    def __init__(self, *, agent: str, lane: str, theirs: Mapping[str, object], ours: Mapping[str, object]) -> None:
+        other = {name: (value, ours.get(name)) for name, value in theirs.items() if value != ours.get(name)}
+        told = ", ".join(f"{name} {value}, this lane has {own}" for name, (value, own) in sorted(other.items()))
+        super().__init__(
+            f"agent {agent!r} of lane {lane} in this database has {told}: lanes that share a database serve the "
+            "same model with adapters of the same shape; start this one as that, or with another database"
         )
 
 

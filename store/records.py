@@ -27,6 +27,8 @@ class Turn:
     agent: str
     context: str
     private: bool
+    lane: str
+    """The lane that served it."""
     slot: int | None
     """None while it is open, and for good if it never came to one."""
     adapter: str

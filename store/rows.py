@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.orm import Session
 
+from store import leases
 from store.errors import Unknown, WrongState
 from store.tables import Base, LessonTable, SignalTable
 from store.words import LessonState, SignalState
@@ -48,8 +49,13 @@ def signal_in(session: Session, identity: str, allowed: Collection[SignalState])
 
 
 def lesson_in(session: Session, identity: str, allowed: Collection[LessonState]) -> LessonTable:
-    """The lesson of that id. Raises `Unknown`, or `WrongState` when it is in a state not allowed."""
+    """The lesson of that id, to be changed.
+
+    Raises `Unknown`, `WrongState` when it is in a state not allowed, or `Elsewhere` when its agent is not this
+    lane's.
+    """
     row = existing(session, LessonTable, identity)
+    leases.require(session, row.agent)
     if row.state not in allowed:
         raise WrongState("lesson", identity, state=row.state, allowed=allowed)
     return row

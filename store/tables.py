@@ -1,4 +1,4 @@
-"""The seven tables, as typed models. Migrations make them; a test holds the two together.
+"""The eight tables, as typed models. Migrations make them; a test holds the two together.
 
 * Token ids, targets and weights are compact bytes; times are integer microseconds UTC.
 * A private turn holds no word and no token id: the table itself refuses it otherwise.
@@ -95,6 +95,7 @@ class TurnTable(Base):
     agent: Mapped[str]
     context: Mapped[str]
     private: Mapped[bool]
+    lane: Mapped[str]
     slot: Mapped[int | None]
     adapter: Mapped[str]
     messages: Mapped[JsonValue] = mapped_column(Json, nullable=True)
@@ -253,6 +254,20 @@ class AdapterTable(Base):
     snapshot: Mapped[str]
     step_number: Mapped[int]
     created_at_us: Mapped[int]
+
+
+class LeaseTable(Base):
+    """Which lane each agent belongs to, where several write: see `store/leases.py`."""
+
+    __tablename__ = "leases"
+    __table_args__ = (Index(None, "lane"),)
+
+    agent: Mapped[str] = mapped_column(primary_key=True)
+    lane: Mapped[str]
+    token: Mapped[int]
+    made_for: Mapped[dict[str, JsonValue]]
+    """The model that the lane serves, and its adapters' rank and alpha."""
+    expires_at_us: Mapped[int]
 
 
 class LedgerTable(Base):

@@ -20,7 +20,16 @@ from typing import ClassVar
 
 from pydantic import ValidationError
 
-from store.errors import AlreadyRecorded, BadPage, Closed, DoesNotFollow, NothingToPromote, StoreError, Unknown
+from store.errors import (
+    AlreadyRecorded,
+    BadPage,
+    Closed,
+    DoesNotFollow,
+    Elsewhere,
+    NothingToPromote,
+    StoreError,
+    Unknown,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +138,7 @@ _STATUS: tuple[tuple[type[Exception], type[ServiceError]], ...] = (
     (AlreadyRecorded, Conflict),
     (DoesNotFollow, Conflict),
     (NothingToPromote, Conflict),
+    (Elsewhere, Conflict),
     (BadPage, BadRequest),
     (Closed, Unavailable),
     (StoreError, Unavailable),

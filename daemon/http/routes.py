@@ -20,6 +20,7 @@ from daemon.http.open_requests import OpenRequests
 from daemon.http.origins import Origins
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.learner import Learner
+from daemon.learning.leasing import Leasing
 from daemon.serving.lane_thread import LaneThread
 from store import adapters as stored_adapters
 from store import ledger
@@ -56,6 +57,7 @@ class Routes:
         lane: LaneThread,
         learner: Learner,
         adapters: AgentAdapters,
+        leasing: Leasing,
         *,
         exports: Path,
         model: str,
@@ -64,6 +66,7 @@ class Routes:
         self._lane = lane
         self._learner = learner
         self._adapters = adapters
+        self._leasing = leasing
         self._exports = exports
         self._model = model
 
@@ -87,14 +90,16 @@ class Routes:
     async def promote(self, request: web.Request) -> web.Response:
         """`POST /adapters/{agent}/promote`: serve the shadow from the next turn on."""
         agent = request.match_info["agent"]
+        await self._leasing.require(agent)
         await self._learner.settled()
         version = await self._adapters.promote(agent)
         return web.json_response({"agent": agent, "version": version, "adapter": f"{agent}@{version}"})
 
     async def rollback(self, request: web.Request) -> web.Response:
         """`POST /adapters/{agent}/rollback`: serve an earlier version again, and learn on from it."""
-        asked = await _parse(request, RollbackRequest)
-        kept = await self._learner.rollback(request.match_info["agent"], asked.version)
+        asked, agent = await _parse(request, RollbackRequest), request.match_info["agent"]
+        await self._leasing.require(agent)
+        kept = await self._learner.rollback(agent, asked.version)
         return web.json_response(adapters_json(kept))
 
     async def export(self, request: web.Request) -> web.Response:

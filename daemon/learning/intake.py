@@ -5,6 +5,7 @@
   is sent to be taken each by itself has its clashes told, and the others recorded.
 - One signal's sender is answered when it is settled; a list's as well, or once it has waited `ANSWER_SECONDS`.
 - Settling goes batch by batch, never two at once; whoever is next settles all that waits by then.
+- Whose an agent is settles what is said of her (`Leasing`); what is not for this lane waits for the one it is for.
 - Settling is done again for whatever a crash left unsettled, once the turns it left open are ended.
 """
 
@@ -20,6 +21,7 @@ from sqlalchemy.orm import Session
 from daemon.http.errors import BadRequest, Conflict
 from daemon.http.limits import SignalRoom
 from daemon.learning.adapters import AgentAdapters
+from daemon.learning.leasing import Leasing
 from daemon.learning.policies import Policies
 from daemon.learning.records import pending_of, stored_signal
 from daemon.learning.rides import Rides
@@ -29,7 +31,7 @@ from signals.policy import Policy
 from signals.records import Correction, Relevance, Signal, Verdict, parse_signal
 from signals.refusals import RefusalCode
 from signals.weights import Trust
-from store import lessons, signals, turns
+from store import leases, lessons, signals, turns
 from store.clock import now_us
 from store.records import KeptSignal, Put, RefusedSignal
 from store.store import Store
@@ -79,9 +81,11 @@ class Intake:
         chat: HuggingFaceChat,
         room: SignalRoom,
         settling: Settling,
+        leasing: Leasing,
         *,
         policies: Policies,
     ) -> None:
+        self._leasing = leasing
         self._room = room
         self._store = store
         self._rides = rides
@@ -135,14 +139,25 @@ class Intake:
     async def recover(self) -> None:
         """Take up what a crash left: turns end, rides wait again and are weighed anew, signals are settled."""
         await self._store.write(turns.end_open_turns)
-        for kept in await self._store.write(lessons.recover):
-            turn = await self._store.read(turns.turn_of, kept.lesson.turn)
-            stable = await self._adapters.lane_name(turn.adapter)
-            pending = pending_of(kept, stable=stable, served_here=False)
-            self._rides.add(pending)
-            await self._at_the_border(self._settling.weigh_anew([pending]), what=f"lesson {pending.id}")
+        if self._leasing.shared:
+            await self._leasing.begin()
+        else:
+            await self._take_up_lessons(None)
+        given = await self._readable(await self._store.read(signals.received_signals))
+        await self._settle_mine(given, room=0)
+
+    async def take_up(self, agent: str) -> None:
+        """An agent belongs to this lane from now on: go on with what waits of hers."""
+        async with self._one_settles:
+            await self._take_up_lessons(agent)
         received = await self._store.read(signals.received_signals)
-        await self._at_the_border(self._settle_received(received), what="what was received")
+        await self._settle(await self._readable([kept for kept in received if kept.signal.agent == agent]), room=0)
+
+    async def hear(self, ids: Sequence[str]) -> None:
+        """Settle those of the signals that another lane took that are for this one."""
+        kept = await self._store.read(signals.signals_of, ids)
+        given = [parse_signal(dict(one.signal.body)) for one in kept if one.signal.body is not None]
+        await self._settle_mine(given, room=0, heard=True)
 
     async def weigh_anew(self, agent: str) -> None:
         """Hold an agent's lessons that wait to what is known now."""
@@ -174,7 +189,7 @@ class Intake:
                 self._room.leave(room)
                 raise
             kept = [signal for signal, put in zip(batch.signals, puts, strict=True) if put.status != "conflict"]
-            return _Taken(puts, self._track(asyncio.ensure_future(self._settle(kept, room=room))))
+            return _Taken(puts, self._track(asyncio.ensure_future(self._settle_mine(kept, room=room))))
 
         return self._track(asyncio.ensure_future(take()))
 
@@ -182,6 +197,15 @@ class Intake:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return task
+
+    async def _settle_mine(self, given: Sequence[Signal], *, room: int, heard: bool = False) -> None:
+        """Settle those that are for this lane; the others are on disk for the lane that they are for."""
+        try:
+            mine = await self._leasing.mine(given, heard=heard)
+        except Exception:  # the border of one batch: it is taken up with its agents
+            logger.exception("whose signals are could not be told")
+            mine = []
+        await self._settle(mine, room=room)
 
     async def _settle(self, given: Sequence[Signal], *, room: int) -> None:
         """See to it that these are settled, by whoever settles next."""
@@ -201,12 +225,23 @@ class Intake:
             del self._unsettled[signal.id]
         await self._settling.settle(batch)
 
-    async def _settle_received(self, received: Sequence[KeptSignal]) -> None:
-        private = [_private(kept.signal.id) for kept in received if kept.signal.body is None]
-        if private:
-            await self._store.write(signals.refuse_signals, private)
-        bodies = [kept.signal.body for kept in received if kept.signal.body is not None]
-        await self._settle([parse_signal(dict(body)) for body in bodies], room=0)
+    async def _readable(self, received: Sequence[KeptSignal]) -> list[Signal]:
+        """What was received; private signals, of which nothing is kept to be read, are refused."""
+        for kept in received:
+            if kept.signal.body is None:
+                refusing = self._store.write(signals.refuse_signals, [_private(kept.signal.id)])
+                await self._at_the_border(refusing, what=f"signal {kept.signal.id}")
+        return [parse_signal(dict(one.signal.body)) for one in received if one.signal.body is not None]
+
+    async def _take_up_lessons(self, agent: str | None) -> None:
+        """An agent's lessons wait in memory, cut off rides again; without one everybody's."""
+        for kept in await self._store.write(lessons.recover, agent):
+            if kept.lesson.id not in self._rides:
+                turn = await self._store.read(turns.turn_of, kept.lesson.turn)
+                stable = await self._adapters.lane_name(turn)
+                pending = pending_of(kept, stable=stable, served_here=False)
+                self._rides.add(pending)
+                await self._at_the_border(self._settling.weigh_anew([pending]), what=f"lesson {pending.id}")
 
     async def _at_the_border(self, work: Coroutine[object, object, None], *, what: str) -> None:
         """One signal that cannot be settled must not keep the service from starting."""
@@ -234,8 +269,16 @@ def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:
     if clashes and not batch.each:
         raise conflict(*clashes)
     new = [signal for signal, put in zip(batch.signals, puts, strict=True) if put.status == "new"]
-    settle_about_others(session, [signal for signal in new if isinstance(signal, Relevance | Verdict)], policy)
+    about_others = [signal for signal in new if isinstance(signal, Relevance | Verdict)]
+    elsewhere = _elsewhere(session, {signal.agent for signal in about_others})
+    settle_about_others(session, [signal for signal in about_others if signal.agent not in elsewhere], policy)
     return puts
+
+
+def _elsewhere(session: Session, agents: set[str]) -> set[str]:
+    """Those that belong to another lane, or did last."""
+    lane = leases.Leases.of(session).lane
+    return {agent for agent, lease in leases.leases_of(session, agents).items() if lease.lane != lane}
 
 
 def conflict(*clashes: str, each: bool = False) -> Conflict:

@@ -1,6 +1,7 @@
 """Settling: signals that are on disk are planned into lessons, applied, or refused, many in a few transactions.
 
-- Relevances and verdicts are applied with the putting itself; what they concern is weighed anew here.
+- Relevances and verdicts are applied with the putting itself, or here if another lane took them; what they concern
+  is weighed anew here.
 - Planning reads in one transaction and is written in another. Nobody else settles in between (`Intake` sees to
   that), so that what is told about a signal is never lost between two looks.
 - One signal that cannot be settled takes no other with it: it is logged, and taken up again at the next start.
@@ -63,6 +64,9 @@ class Settling:
         """Settle signals. Those that are settled already stay as they are; what these concern is weighed anew."""
         standing = await self._store.read(signals.states_of, [signal.id for signal in given])
         received = [signal for signal in given if standing.get(signal.id) is SignalState.RECEIVED]
+        about_others = [signal for signal in received if isinstance(signal, Relevance | Verdict)]
+        if about_others:
+            await self._store.write(settle_about_others, about_others, self._policies.now)
         makers = [signal for signal in received if not isinstance(signal, Relevance | Verdict)]
         new = await self._plan_new(makers)
         concerned = {pending.id: pending for signal in given for pending in self._concerned(signal)}
@@ -135,7 +139,7 @@ class Settling:
 
     async def _wait(self, kept: Sequence[Shape], *, planned_at_us: int) -> None:
         """The lessons wait for their rides."""
-        stables = dict[str, str]()
+        stables = dict[tuple[str, str], str]()
         for shape in kept:
             if shape.pending is not None:
                 self._rides.reshape(shape.pending, shape.plan)
@@ -143,14 +147,15 @@ class Settling:
             found = shape.makers[0].found
             turn = found.turn
             assert turn is not None, f"lesson {shape.id} was planned without a turn"
-            if turn.adapter not in stables:
-                stables[turn.adapter] = await self._adapters.lane_name(turn.adapter)
+            served = (turn.lane, turn.adapter)
+            if served not in stables:
+                stables[served] = await self._adapters.lane_name(turn)
             pending = waiting_of(
                 shape.plan,
                 identity=shape.id,
-                stable=stables[turn.adapter],
+                stable=stables[served],
                 planned_at_us=planned_at_us,
-                served_here=turn.created_at_us >= self._started_at_us,
+                served_here=turn.lane == self._store.leases.lane and turn.created_at_us >= self._started_at_us,
                 awaits=shape.awaits,
                 held=shape.awaits and found.outcome is not Outcome.PASSED,
             )

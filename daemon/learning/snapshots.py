@@ -27,7 +27,9 @@ class Snapshots:
 
     def __init__(self, data_dir: Path, *, made_for: Mapping[str, str]) -> None:
         self._root = data_dir
-        self._made_for = {"format": "pt", **made_for}
+        self.made_for = {**made_for}
+        """The model, the rank and the alpha that they are made for."""
+        self._metadata = {"format": "pt", **made_for}
         make_folder(data_dir / _FOLDER)
 
     @staticmethod
@@ -48,7 +50,7 @@ class Snapshots:
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix="writing-")
         os.close(handle)
         try:
-            save_file(dict(tensors), aside, metadata=self._made_for)
+            save_file(dict(tensors), aside, metadata=self._metadata)
             sync(Path(aside))
             Path(aside).replace(target)
         finally:
@@ -77,13 +79,17 @@ class Snapshots:
             raise SnapshotDamaged(f"the snapshot {name} is missing from {self._root}; restore it from a backup")
         with safe_open(path, framework="pt") as file:
             found = file.metadata() or {}
-        for key, value in self._made_for.items():
+        for key, value in self._metadata.items():
             if found.get(key) != value:
                 raise SnapshotDamaged(
                     f"the adapters in {self._root} were made for {key} {found.get(key)}, {key} {value} was given; "
                     "give what they were made for, or another --data-dir"
                 )
         return path
+
+    def here(self, names: Collection[str]) -> set[str]:
+        """Those of the snapshots that are in this data directory."""
+        return {name for name in names if (self._root / name).is_file()}
 
     def delete(self, name: str) -> None:
         """Delete a snapshot that nothing names any more."""

@@ -36,6 +36,7 @@ def upgrade() -> None:
     create_lesson_signals()
     create_steps()
     create_adapters()
+    create_leases()
     create_ledger()
     forbid_changes_to_ledger()
     tell_sqlite_what_to_expect()
@@ -52,6 +53,7 @@ def create_turns() -> None:
         sa.Column("agent", sa.Text, nullable=False),
         sa.Column("context", sa.Text, nullable=False),
         sa.Column("private", sa.Boolean, nullable=False),
+        sa.Column("lane", sa.Text, nullable=False),
         sa.Column("slot", sa.BigInteger, nullable=True),
         sa.Column("adapter", sa.Text, nullable=False),
         sa.Column("messages", sa.JSON, nullable=True),
@@ -222,6 +224,19 @@ def create_adapters() -> None:
         op.create_index(
             f"uq_adapters_{state}", "adapters", ["agent"], unique=True, sqlite_where=only, postgresql_where=only
         )
+
+
+def create_leases() -> None:
+    op.create_table(
+        "leases",
+        sa.Column("agent", sa.Text, nullable=False),
+        sa.Column("lane", sa.Text, nullable=False),
+        sa.Column("token", sa.BigInteger, nullable=False),
+        sa.Column("made_for", sa.JSON, nullable=False),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("agent", name="pk_leases"),
+    )
+    op.create_index("ix_leases_lane", "leases", ["lane"])
 
 
 def create_ledger() -> None:

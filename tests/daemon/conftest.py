@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from daemon.commands.child import Child, serving_child
 from daemon.config import Settings
-from daemon.service import Service
+from daemon.service import Service, open_store
 from store.store import Store
 from tests.daemon.scripted import Says, scripted
 from tests.daemon.tiny_chat import TOOLS_TEMPLATE, write_tiny_chat
@@ -132,7 +132,7 @@ def start(tiny_chat: Path, tmp_path: Path) -> Start:
         made.data_dir.mkdir(exist_ok=True)
         failures: list[BaseException] = []
         hurry = asyncio.Event()
-        store = await asyncio.to_thread(Store.open, made.ledger, create=True)
+        store = await asyncio.to_thread(open_store, made)
         try:
             service = Service(made, store, say=lambda _line: None, on_failure=failures.append, hurry=hurry)
             async with (

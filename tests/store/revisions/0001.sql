@@ -12,14 +12,22 @@ CREATE TABLE adapters (
 	CONSTRAINT uq_adapters_agent_version UNIQUE (agent, version), 
 	CONSTRAINT ck_adapters_versions_are_numbered CHECK ((state = 'shadow') = (version IS NULL))
 );
-INSERT INTO "adapters" VALUES(1,'ada','shadow',NULL,'sha1','shadow/sha1.safetensors',1,1796244053990445);
-INSERT INTO "adapters" VALUES(2,'ada','kept',0,'sha0','shadow/sha0.safetensors',0,1796244053952715);
-INSERT INTO "adapters" VALUES(3,'ada','stable',1,'sha1','shadow/sha1.safetensors',1,1796244054000266);
+INSERT INTO "adapters" VALUES(1,'ada','shadow',NULL,'sha1','shadow/sha1.safetensors',1,1796256010251520);
+INSERT INTO "adapters" VALUES(2,'ada','kept',0,'sha0','shadow/sha0.safetensors',0,1796256010202698);
+INSERT INTO "adapters" VALUES(3,'ada','stable',1,'sha1','shadow/sha1.safetensors',1,1796256010269222);
 CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL, 
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
 );
 INSERT INTO "alembic_version" VALUES('0001');
+CREATE TABLE leases (
+	agent TEXT NOT NULL, 
+	lane TEXT NOT NULL, 
+	token BIGINT NOT NULL, 
+	made_for JSON NOT NULL, 
+	expires_at_us BIGINT NOT NULL, 
+	CONSTRAINT pk_leases PRIMARY KEY (agent)
+);
 CREATE TABLE ledger (
 	seq INTEGER NOT NULL, 
 	at_us BIGINT NOT NULL, 
@@ -33,13 +41,13 @@ CREATE TABLE ledger (
 	sha TEXT NOT NULL, 
 	CONSTRAINT pk_ledger PRIMARY KEY (seq)
 );
-INSERT INTO "ledger" VALUES(1,1796244053946135,'turn','ada','room',NULL,'t1','{"adapter": "base", "cached_token_count": 2, "finish_reason": "stop", "first_token_ms": 4.5, "private": false, "prompt_token_count": 5, "reply_token_count": 3, "slot": 0, "total_ms": 31.25}','0000000000000000000000000000000000000000000000000000000000000000','26623559f4a069b1b17180eb49d4fa7ced0fd75219dc758badc9c8ed3ea1e9dc');
-INSERT INTO "ledger" VALUES(2,1796244053948792,'signal','ada','room',NULL,'s1','{"engram": null, "fingerprint": "f1", "kind": "engram", "state": "received", "turn": "t1"}','26623559f4a069b1b17180eb49d4fa7ced0fd75219dc758badc9c8ed3ea1e9dc','0831cbdd51e641fa1d2644b5489ade3bf8222bd3373060aad07e3fe95660b616');
-INSERT INTO "ledger" VALUES(3,1796244053954631,'promotion','ada',NULL,NULL,'ada','{"sha": "sha0", "snapshot": "shadow/sha0.safetensors", "version": 0}','0831cbdd51e641fa1d2644b5489ade3bf8222bd3373060aad07e3fe95660b616','bb683d4f0858dbca29809ee637fd8676da546e7dd930fd2dcea71ab5ab447b8f');
-INSERT INTO "ledger" VALUES(4,1796244053956958,'lesson','ada','room',NULL,'l1','{"kind": "action", "lr": null, "prefix_token_count": 4, "rows": 3, "signals": {"s1": "makes"}, "state": "planned", "turn": "t1", "weight_sum": 0.35}','bb683d4f0858dbca29809ee637fd8676da546e7dd930fd2dcea71ab5ab447b8f','6594779b2d87322b0cbe2d34ed86044f17eeecf9122ca1ce3b260bac1fc0a8fa');
-INSERT INTO "ledger" VALUES(5,1796244053976007,'lesson','ada','room',NULL,'l1','{"ridden_turn": "t2", "state": "riding"}','6594779b2d87322b0cbe2d34ed86044f17eeecf9122ca1ce3b260bac1fc0a8fa','3891b2c42f129344b3f76decf4436c77edd014f3aaf4465054af708463340eb4');
-INSERT INTO "ledger" VALUES(6,1796244053996838,'step','ada','room',NULL,'x1','{"gradient_norm": 0.75, "kl_served": null, "learning_ms": 120.5, "lesson": "l1", "loss_after": 1.5, "loss_before": 2.5, "lr": 0.0001, "number": 1, "peak_bytes": 8589934592, "rows": 3, "shadow_after": "sha1", "shadow_before": "sha0", "signals": ["s1"], "snapshot": "shadow/sha1.safetensors", "waited_ms": 3.5}','3891b2c42f129344b3f76decf4436c77edd014f3aaf4465054af708463340eb4','227f9c54f6ef6c641cb33a60b83ac55d697ac895273680abe478f0b9419a2c12');
-INSERT INTO "ledger" VALUES(7,1796244054001440,'promotion','ada',NULL,NULL,'ada','{"replaces": 0, "sha": "sha1", "snapshot": "shadow/sha1.safetensors", "step_number": 1, "version": 1}','227f9c54f6ef6c641cb33a60b83ac55d697ac895273680abe478f0b9419a2c12','4419c463a939905fd48de19d01c1f90c2a1f2ea2cbedae6af95efa96d4c8b88c');
+INSERT INTO "ledger" VALUES(1,1796256010186806,'turn','ada','room',NULL,'t1','{"adapter": "base", "cached_token_count": 2, "finish_reason": "stop", "first_token_ms": 4.5, "lane": "alone", "private": false, "prompt_token_count": 5, "reply_token_count": 3, "slot": 0, "total_ms": 31.25}','0000000000000000000000000000000000000000000000000000000000000000','42effa2db3046e7d91032ad7301abd9005852f596341fe9685abadf9143284cd');
+INSERT INTO "ledger" VALUES(2,1796256010193743,'signal','ada','room',NULL,'s1','{"engram": null, "fingerprint": "f1", "kind": "engram", "state": "received", "turn": "t1"}','42effa2db3046e7d91032ad7301abd9005852f596341fe9685abadf9143284cd','ab7149140f6a58741b9579655638d4b1152f94767b41e3d5a6da0507b73e56f9');
+INSERT INTO "ledger" VALUES(3,1796256010209032,'promotion','ada',NULL,NULL,'ada','{"sha": "sha0", "snapshot": "shadow/sha0.safetensors", "version": 0}','ab7149140f6a58741b9579655638d4b1152f94767b41e3d5a6da0507b73e56f9','1b25cc1a6859e6060839d530e014be691e17c23f176cd03a64e757094de91849');
+INSERT INTO "ledger" VALUES(4,1796256010216473,'lesson','ada','room',NULL,'l1','{"kind": "action", "lr": null, "prefix_token_count": 4, "rows": 3, "signals": {"s1": "makes"}, "state": "planned", "turn": "t1", "weight_sum": 0.35}','1b25cc1a6859e6060839d530e014be691e17c23f176cd03a64e757094de91849','848974dc9c910e6e8575566d51b53c97e9873e548792a884b3f3b1d86f25070e');
+INSERT INTO "ledger" VALUES(5,1796256010241900,'lesson','ada','room',NULL,'l1','{"ridden_turn": "t2", "state": "riding"}','848974dc9c910e6e8575566d51b53c97e9873e548792a884b3f3b1d86f25070e','f1e6df17c50966fb7a61c47f944a3cade856a204ac6326df6bb97e253aecc33c');
+INSERT INTO "ledger" VALUES(6,1796256010265505,'step','ada','room',NULL,'x1','{"gradient_norm": 0.75, "kl_served": null, "learning_ms": 120.5, "lesson": "l1", "loss_after": 1.5, "loss_before": 2.5, "lr": 0.0001, "number": 1, "peak_bytes": 8589934592, "rows": 3, "shadow_after": "sha1", "shadow_before": "sha0", "signals": ["s1"], "snapshot": "shadow/sha1.safetensors", "waited_ms": 3.5}','f1e6df17c50966fb7a61c47f944a3cade856a204ac6326df6bb97e253aecc33c','d07e150fdcd1ffd868e34104c199eb99eafadf71b946d3ba6fc9e0e62c66e9bc');
+INSERT INTO "ledger" VALUES(7,1796256010270215,'promotion','ada',NULL,NULL,'ada','{"replaces": 0, "sha": "sha1", "snapshot": "shadow/sha1.safetensors", "step_number": 1, "version": 1}','d07e150fdcd1ffd868e34104c199eb99eafadf71b946d3ba6fc9e0e62c66e9bc','d9853aca08b762512d254894612334b42770546404063cf746e075c0d162bf3d');
 CREATE TABLE lesson_signals (
 	lesson TEXT NOT NULL, 
 	signal TEXT NOT NULL, 
@@ -69,7 +77,7 @@ CREATE TABLE lessons (
 	CONSTRAINT pk_lessons PRIMARY KEY (id), 
 	CONSTRAINT fk_lessons_turn FOREIGN KEY(turn) REFERENCES turns (id)
 );
-INSERT INTO "lessons" VALUES('l1','ada','room','t1','action','learned',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F',NULL,1796244053956958,'t2',NULL,NULL,NULL);
+INSERT INTO "lessons" VALUES('l1','ada','room','t1','action','learned',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F',NULL,1796256010216473,'t2',NULL,NULL,NULL);
 CREATE TABLE signals (
 	id TEXT NOT NULL, 
 	agent TEXT NOT NULL, 
@@ -94,7 +102,7 @@ CREATE TABLE signals (
 	CONSTRAINT fk_signals_lesson FOREIGN KEY(lesson) REFERENCES lessons (id), 
 	CONSTRAINT ck_signals_private_is_wordless CHECK (NOT private OR body IS NULL)
 );
-INSERT INTO "signals" VALUES('s1','ada','room','engram','t1',NULL,5,'{"quote": "the cellar key", "relevance": 0.7}','f1','authenticated',0,'learned',NULL,NULL,NULL,1796244053948792,2,'l1');
+INSERT INTO "signals" VALUES('s1','ada','room','engram','t1',NULL,5,'{"quote": "the cellar key", "relevance": 0.7}','f1','authenticated',0,'learned',NULL,NULL,NULL,1796256010193743,2,'l1');
 ANALYZE "sqlite_master";
 INSERT INTO "sqlite_stat1" VALUES('ledger',NULL,'1000000');
 INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_agent_seq','1000000 100000 1');
@@ -149,12 +157,13 @@ CREATE TABLE steps (
 	CONSTRAINT fk_steps_lesson FOREIGN KEY(lesson) REFERENCES lessons (id), 
 	CONSTRAINT fk_steps_prefix_turn FOREIGN KEY(prefix_turn) REFERENCES turns (id)
 );
-INSERT INTO "steps" VALUES('x1','l1','ada',1,'["s1"]','t1',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F','base','{"slot": 0, "runs": [[4, 4]]}','{"model": "tiny"}',0,2,2.5,X'0000000000000440000000000000F87F000000000000C03F',1.5,X'000000000000F83F000000000000F87F000000000000B03F',NULL,0.75,'adamw','{"betas": [0.9, 0.999], "eps": 1e-08}',0.0001,64,'sha0','sha1','shadow/sha1.safetensors',120.5,3.5,8589934592,1796244053990445);
+INSERT INTO "steps" VALUES('x1','l1','ada',1,'["s1"]','t1',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F','base','{"slot": 0, "runs": [[4, 4]]}','{"model": "tiny"}',0,2,2.5,X'0000000000000440000000000000F87F000000000000C03F',1.5,X'000000000000F83F000000000000F87F000000000000B03F',NULL,0.75,'adamw','{"betas": [0.9, 0.999], "eps": 1e-08}',0.0001,64,'sha0','sha1','shadow/sha1.safetensors',120.5,3.5,8589934592,1796256010251520);
 CREATE TABLE turns (
 	id TEXT NOT NULL, 
 	agent TEXT NOT NULL, 
 	context TEXT NOT NULL, 
 	private BOOLEAN NOT NULL, 
+	lane TEXT NOT NULL, 
 	slot BIGINT, 
 	adapter TEXT NOT NULL, 
 	messages JSON, 
@@ -172,7 +181,7 @@ CREATE TABLE turns (
 	CONSTRAINT pk_turns PRIMARY KEY (id), 
 	CONSTRAINT ck_turns_private_is_wordless CHECK (NOT private OR (messages IS NULL AND template_args IS NULL AND prompt_tokens IS NULL AND reply_tokens IS NULL AND reply_text IS NULL))
 );
-INSERT INTO "turns" VALUES('t1','ada','room',0,0,'base','[{"role": "user", "content": "the cellar key"}]','{"documents": ["the cellar key"]}',X'0B0000000C0000000D000000410D03000F000000',X'150000001600000017000000','the cellar key',5,3,2,'stop',1000,4.5,31.25);
+INSERT INTO "turns" VALUES('t1','ada','room',0,'alone',0,'base','[{"role": "user", "content": "the cellar key"}]','{"documents": ["the cellar key"]}',X'0B0000000C0000000D000000410D03000F000000',X'150000001600000017000000','the cellar key',5,3,2,'stop',1000,4.5,31.25);
 CREATE INDEX ix_turns_agent_context_created_at_us ON turns (agent, context, created_at_us);
 CREATE INDEX ix_turns_agent_created_at_us ON turns (agent, created_at_us);
 CREATE INDEX ix_lessons_agent_context_state ON lessons (agent, context, state);
@@ -188,6 +197,7 @@ CREATE INDEX ix_lesson_signals_signal ON lesson_signals (signal);
 CREATE INDEX ix_steps_summary ON steps (agent, number, created_at_us, loss_before, learned_token_count, learning_ms, waited_ms);
 CREATE UNIQUE INDEX uq_adapters_shadow ON adapters (agent) WHERE state = 'shadow';
 CREATE UNIQUE INDEX uq_adapters_stable ON adapters (agent) WHERE state = 'stable';
+CREATE INDEX ix_leases_lane ON leases (lane);
 CREATE INDEX ix_ledger_agent_seq ON ledger (agent, seq);
 CREATE INDEX ix_ledger_context_seq ON ledger (context, seq);
 CREATE INDEX ix_ledger_kind_seq ON ledger (kind, seq);
