@@ -22,6 +22,7 @@ from daemon.dialects.every import dialect_handlers
 from daemon.dialects.prompts import Prompts
 from daemon.http import openapi
 from daemon.http.connections import listening
+from daemon.http.forget_route import ForgetRoute
 from daemon.http.keys import Keys
 from daemon.http.lane_state import LaneFacts, LaneState
 from daemon.http.learn_route import LearnRoute
@@ -44,6 +45,7 @@ from daemon.learning.exports import sweep as sweep_exports
 from daemon.learning.intake import Intake
 from daemon.learning.learner import Learner
 from daemon.learning.leasing import Leasing
+from daemon.learning.live_forget import LiveForget
 from daemon.learning.other_lanes import OtherLanes
 from daemon.learning.policies import Policies, begun_policy
 from daemon.learning.rides import Rides
@@ -86,6 +88,7 @@ class _Parts:
     feed: LedgerFeed
     leasing: Leasing
     others: OtherLanes
+    forget: LiveForget
     app: web.Application
 
 
@@ -154,14 +157,8 @@ class Service:
         adapters = AgentAdapters(store, lane, snapshots, loras)
         metrics = Metrics(lane, rides, slots=settings.slots, model=model.name)
         learner = Learner(store, rides, adapters, snapshots, metrics, optimizer=self._optimizer, made_by=made_by)
-        boarding = Boarding(
-            lane,
-            rides,
-            adapters,
-            learner,
-            idle_seconds=settings.idle_seconds,
-            ttl_seconds=settings.lesson_ttl_seconds,
-        )
+        idle, ttl = settings.idle_seconds, settings.lesson_ttl_seconds
+        boarding = Boarding(lane, rides, adapters, learner, idle_seconds=idle, ttl_seconds=ttl)
         policies = Policies(store, self._policy)
         await policies.load()
         settling = Settling(
@@ -204,13 +201,15 @@ class Service:
         feed = LedgerFeed(store)
         others += SummaryRoute(store, metrics, duty=settings.duty).routes()
         others += [*LedgerStream(store, feed).routes(), *LedgerRoutes(store).routes()]
+        forget = LiveForget(settings, store, adapters, learner, intake, leasing)
+        others += ForgetRoute(forget).routes()
         requests = OpenRequests(drain_seconds=settings.drain_seconds, hurry=self._hurry)
         endpoints = dialect_handlers(turns, prompts, model=model.name)
         app = application(routes, endpoints, others, settings=settings, keys=self._keys, requests=requests)
         app.add_routes([openapi.route(app)])
         others_write = OtherLanes(store, intake, adapters, policies)
         return _Parts(
-            snapshots, learner, boarding, intake, turns, asked, requests, feed, leasing, others_write, app
+            snapshots, learner, boarding, intake, turns, asked, requests, feed, leasing, others_write, forget, app
         )
 
     def _load(self) -> Lane:
@@ -246,6 +245,7 @@ async def _drain(parts: _Parts) -> None:
     parts.requests.refuse_new()
     parts.boarding.close()
     parts.feed.close()
+    await parts.forget.close()
     await parts.requests.end()
 
 

@@ -6,6 +6,8 @@
   no longer in the adapter.
 """
 
+from collections.abc import Collection
+
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -90,6 +92,12 @@ def agents_with_adapters(session: Session) -> list[str]:
     """Every agent that has a shadow, by name."""
     shadows = select(AdapterTable.agent).where(AdapterTable.state == AdapterState.SHADOW)
     return list(session.scalars(shadows.order_by(AdapterTable.agent)))
+
+
+def snapshots_named(session: Session, agents: Collection[str] | None = None) -> set[str]:
+    """The snapshots that adapters are made of: those agents', else everyone's."""
+    named = select(AdapterTable.snapshot)
+    return set(session.scalars(named if agents is None else named.where(AdapterTable.agent.in_(agents))))
 
 
 def shadow_row(session: Session, agent: str) -> AdapterTable:

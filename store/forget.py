@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from store import ledger
+from store import leases, ledger
 from store.columns import JsonValue
 from store.errors import MovedOn
 from store.lessons import end_ride, makers_of, refuse_lesson
@@ -119,13 +119,14 @@ def forget(session: Session, scope: Scope, changes: Sequence[Change]) -> None:
     """Forget what is of that scope, by agent, as it was prepared; each is told in the ledger.
 
     Turns and signals that came meanwhile are forgotten too. Raises `MovedOn` when what was learned, or an adapter,
-    is not as it was when it was prepared.
+    is not as it was when it was prepared, and `Elsewhere` when an agent belongs to another lane.
     """
     now = {found.agent: found for found in find(session, scope)}
     for change in changes:
         found = now.pop(change.found.agent, None)
         if found is None or not _still_holds(session, change, found):
             raise MovedOn(_MOVED_ON)
+        leases.require(session, found.agent)
         _forget(session, scope, replace(change, found=found))
     if now:
         raise MovedOn(_MOVED_ON)
@@ -164,7 +165,7 @@ def _forget(session: Session, scope: Scope, what: Change) -> None:
     versions = {} if what.moved is None else _move(session, found.agent, what.moved)
     told: dict[str, JsonValue] = {
         "asked": scope.kind,
-        **_counts(what),
+        **counts(what),
         "exact": what.moved is None or what.moved.exact,
         "shadow_before": before,
         "shadow_after": _head_sha(session, found.agent),
@@ -188,7 +189,8 @@ def exports_of(session: Session, agent: str) -> list[tuple[str, str]]:
     return [(str(body["name"]), str(body["sha"])) for body in rows if body["sha"] not in hers]
 
 
-def _counts(what: Change) -> dict[str, JsonValue]:
+def counts(what: Change) -> dict[str, JsonValue]:
+    """How much of each there was, as the ledger tells it."""
     rebuilt = 0 if what.moved is None else len(what.moved.steps) - len(what.left_out)
     return {
         "turns": len(what.found.turns),

@@ -93,6 +93,10 @@ class Store:
         """Tell what other lanes have appended since. Raises `StorageFailed`."""
         await self._run(self._writer, lambda: self._tell([]))
 
+    async def tend(self, operation: Callable[[Database], T]) -> T:
+        """Run what the database itself is asked for, in the writer's place."""
+        return await self._run(self._writer, lambda: operation(self._database))
+
     def on_append(self, tell: Tell) -> None:
         """Have rows that are appended told from now on. It is called on the writer's thread: be quick."""
         self._listeners.append(tell)

@@ -50,6 +50,7 @@ ACCESS: dict[tuple[str, str], Access] = {
     ("GET", "/policy"): Access.OPERATORS,
     ("PUT", "/policy/agents/{agent}"): Access.OPERATORS,
     ("DELETE", "/policy/agents/{agent}"): Access.OPERATORS,
+    ("POST", "/forget"): Access.OPERATORS,
     ("GET", "/adapters"): Access.AGENTS,
     ("POST", "/adapters/{agent}/promote"): Access.OPERATORS,
     ("POST", "/adapters/{agent}/rollback"): Access.OPERATORS,

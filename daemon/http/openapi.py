@@ -19,6 +19,7 @@ from daemon.dialects.openai_chat import ChatRequest
 from daemon.dialects.openai_completions import CompletionRequest
 from daemon.dialects.openai_responses_request import ResponsesRequest
 from daemon.http.access import ACCESS, Access
+from daemon.http.forget_route import ForgetRequest
 from daemon.http.learn_route import LearnRequest
 from daemon.http.ledger_json import PAGE, ROWS
 from daemon.http.lora_routes import LoadRequest, ScaleRequest, UnloadRequest
@@ -74,6 +75,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("GET", "/policy"): Operation("What each agent may learn"),
     ("PUT", "/policy/agents/{agent}"): Operation("What that agent may learn from now on", PolicyTable),
     ("DELETE", "/policy/agents/{agent}"): Operation("What she may learn is as the lane was started with again"),
+    ("POST", "/forget"): Operation(
+        "Take a signal, a context or an agent out again, as if never seen", ForgetRequest
+    ),
     ("GET", "/ledger"): Operation("A page of the ledger", query=PAGE, answers=(JSON, NDJSON)),
     ("GET", "/ledger/summary"): Operation("What was served and learned, in all and by agent", query=ASKED_BY),
     ("GET", "/ledger/stream"): Operation(

@@ -1,7 +1,8 @@
 """What rides when: an agent's waiting lessons board her next turn, or run in the gap when none comes.
 
 - Nothing that goes wrong here fails a turn: it is served without riders, and the log says why.
-- While an agent is rolled back none of her lessons board; once the service stops, none of anyone's.
+- While an agent is rolled back, or something of hers is forgotten, none of her lessons board; once the service
+  stops, none of anyone's.
 - A lesson that has waited too long ends as expired.
 """
 
@@ -108,9 +109,9 @@ class Boarding:
         return self._rides.waiting(agent=agent, context=context) + ([] if mine is None else [mine])
 
     def _may_ride(self, pending: Pending) -> bool:
-        """Does the lesson still wait, is its agent not being rolled back, and is the service not stopping?"""
+        """Does the lesson still wait, may its agent's ride, and is the service not stopping?"""
         waits = pending.id in self._rides and pending.may_ride
-        return waits and not self._closed and not self._learner.is_rolling_back(pending.agent)
+        return waits and not self._closed and self._learner.lets_ride(pending.agent)
 
     async def _expire(self) -> None:
         oldest = now_us() - int(self._ttl_seconds * 1_000_000)

@@ -14,7 +14,7 @@ from daemon.config import Settings
 from daemon.learning.exports import remove_export
 from daemon.learning.parting import part
 from daemon.learning.rebuild import History, Rebuild, StepAgain, history_of
-from daemon.learning.snapshots import sweep
+from daemon.learning.snapshots import remove, sweep
 from daemon.learning.workshop import Opened
 from engine.again import NotAgain
 from store import adapters, forget
@@ -57,7 +57,7 @@ class Forgetting:
 
     def prepare(self, found: Sequence[Found]) -> list[Change]:
         """What there is to change, with the rebuilt snapshots on disk. Raises as `run`; it only reads."""
-        if not any(_takes_a_model(each) for each in found):
+        if not any(takes_a_model(each) for each in found):
             return [Change(each, (), (), None) for each in found]
         opened = self._open()
         try:
@@ -98,23 +98,31 @@ class Forgetting:
         return Moved(moved, {row.version: places[row.sha] for row in adapters_}, exact, history.head.sha)
 
 
-def clean(database: Database, settings: Settings) -> None:
+def clean(database: Database, settings: Settings, *, former: Collection[str] | None = None) -> None:
     """Remove what the ledger names no more from the disk: snapshots, exports, and bytes of what was erased.
+
+    `former` are the snapshots that it may be; None is all there are, where nobody writes any meanwhile.
 
     Raises:
         StillRead: another program reads the ledger's file.
     """
     with database.read() as session:
-        agents = adapters.agents_with_adapters(session)
-        kept = [adapters.adapters_of(session, agent) for agent in agents]
-        exported = [export for agent in agents for export in forget.exports_of(session, agent)]
-    sweep(settings.data_dir, {row.snapshot for each in kept for row in (each.shadow, *each.versions)})
+        named = adapters.snapshots_named(session)
+        exported = [
+            export
+            for agent in adapters.agents_with_adapters(session)
+            for export in forget.exports_of(session, agent)
+        ]
+    if former is None:
+        sweep(settings.data_dir, named)
+    else:
+        remove(settings.data_dir, {*former} - named)
     for name, sha in exported:
         remove_export(settings.exports / name, sha=sha)
     scrub(database)
 
 
-def _takes_a_model(found: Found) -> bool:
+def takes_a_model(found: Found) -> bool:
     """Was anything learned of it, or is it to be told apart from something else?"""
     return bool(found.steps or found.shared)
 

@@ -11,7 +11,8 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -158,6 +159,22 @@ class Intake:
         kept = await self._store.read(signals.signals_of, ids)
         given = [parse_signal(dict(one.signal.body)) for one in kept if one.signal.body is not None]
         await self._settle_mine(given, room=0, heard=True)
+
+    @asynccontextmanager
+    async def taking_up(self, agents: Sequence[str]) -> AsyncIterator[None]:
+        """For as long as the block runs nothing is settled; then those agents' lessons wait as the store has them.
+
+        None of them may ride.
+        """
+        async with self._one_settles:
+            waiting = [pending for pending in self._rides.unridden() if pending.agent in agents]
+            for pending in waiting:
+                self._rides.drop(pending.id)
+            try:
+                yield
+            finally:
+                for agent in agents:
+                    await self._take_up_lessons(agent)
 
     async def weigh_anew(self, agent: str) -> None:
         """Hold an agent's lessons that wait to what is known now."""

@@ -11,7 +11,8 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,7 @@ class Learner:
         self._made_by = made_by
         self._events: asyncio.Queue[LessonStarted | LessonEnded | _Lost | asyncio.Event] = asyncio.Queue()
         self._rolling_back: set[str] = set()
+        self._still: set[str] = set()
         self._over = False
 
     def on_lesson(self, event: LessonStarted | LessonEnded) -> None:
@@ -73,9 +75,22 @@ class Learner:
         self._metrics.heard(event)
         self._events.put_nowait(event)
 
-    def is_rolling_back(self, agent: str) -> bool:
-        """Is the agent being rolled back?"""
-        return agent in self._rolling_back
+    def lets_ride(self, agent: str) -> bool:
+        """May lessons of the agent's ride now? Not while she is rolled back, or kept still."""
+        return agent not in self._rolling_back and agent not in self._still
+
+    @asynccontextmanager
+    async def still(self, agents: Collection[str]) -> AsyncIterator[None]:
+        """For as long as the block runs those agents learn nothing: what walks ends, and waits again."""
+        held = {agent for agent in agents if agent not in self._still}
+        self._still |= held
+        try:
+            riding = [pending.id for agent in held for pending in self._rides.riding(agent)]
+            await self._adapters.cancel_lessons(riding)
+            await self.settled()
+            yield
+        finally:
+            self._still -= held
 
     async def follow(self) -> None:
         """Handle the lane's events for as long as the service runs."""

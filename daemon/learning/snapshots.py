@@ -93,11 +93,17 @@ class Snapshots:
 
     def delete(self, name: str) -> None:
         """Delete a snapshot that nothing names any more."""
-        (self._root / name).unlink(missing_ok=True)
+        remove(self._root, [name])
 
     def sweep(self, keep: Collection[str]) -> int:
         """Delete every snapshot that isn't named, and what a crash left half written; returns how many."""
         return sweep(self._root, keep)
+
+
+def remove(data_dir: Path, names: Collection[str]) -> None:
+    """Delete snapshots of a data directory that nothing names any more."""
+    for name in names:
+        (data_dir / name).unlink(missing_ok=True)
 
 
 def sweep(data_dir: Path, keep: Collection[str]) -> int:

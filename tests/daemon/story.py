@@ -22,20 +22,25 @@ FIRST, LAST = "day-0", f"day-{len(DAYS) - 1}"
 
 
 async def live(start: Start, says: Says, data_dir: Path, *, without: tuple[str, ...] = ()) -> None:
-    """Live the days on a service of their own; what is learned on each has its id. Some may be left out."""
+    """Live the days on a service of their own."""
     async with start(data_dir=data_dir, slots=3) as running:
-        talks: dict[str, list[dict[str, str]]] = {"room": [], "cellar": []}
-        for day, (context, asked, said, better) in enumerate(DAYS):
-            says(said)
-            who = {"X-Ridealong-Agent": AGENT, "X-Ridealong-Context": context}
-            answer = await running.ask(asked, history=talks[context], who=who)
-            talks[context] += [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
-            if f"day-{day}" not in without:
-                await learned(running, f"day-{day}", answer["turn"], context, better)
-            if day == PROMOTED_AFTER:
-                assert (await running.post(f"/adapters/{AGENT}/promote", {}))[0] == 200
-            if day == ROLLED_BACK_AFTER:
-                assert (await running.post(f"/adapters/{AGENT}/rollback", {"version": 1}))[0] == 200
+        await days(running, says, without=without)
+
+
+async def days(running: Running, says: Says, *, without: tuple[str, ...] = ()) -> None:
+    """Live the days; what is learned on each has its id. Some may be left out."""
+    talks: dict[str, list[dict[str, str]]] = {"room": [], "cellar": []}
+    for day, (context, asked, said, better) in enumerate(DAYS):
+        says(said)
+        who = {"X-Ridealong-Agent": AGENT, "X-Ridealong-Context": context}
+        answer = await running.ask(asked, history=talks[context], who=who)
+        talks[context] += [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
+        if f"day-{day}" not in without:
+            await learned(running, f"day-{day}", answer["turn"], context, better)
+        if day == PROMOTED_AFTER:
+            assert (await running.post(f"/adapters/{AGENT}/promote", {}))[0] == 200
+        if day == ROLLED_BACK_AFTER:
+            assert (await running.post(f"/adapters/{AGENT}/rollback", {"version": 1}))[0] == 200
 
 
 async def learned(running: Running, identity: str, turn: str, context: str, reply: str) -> None:

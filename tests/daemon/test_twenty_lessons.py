@@ -36,7 +36,7 @@ async def test_lessons_are_replayed_to_the_byte_and_a_signal_forgotten_was_never
 ) -> None:
     model = {"model": None, "model_cache": model_cache, "ctx": 2048, "lr": 1e-4} if ASKED else {"ctx": 2048}
     flags = ["--model-cache", str(model_cache)] if ASKED else ["--model", str(tiny_chat)]
-    data, twin, gone = tmp_path / "data", tmp_path / "twin", f"lesson-{LESSONS // 3}"
+    data, twin, gone = tmp_path / "data", tmp_path / "twin", f"lesson-{LESSONS // 5}"
     for data_dir, without in ((data, None), (twin, gone)):
         async with start(data_dir=data_dir, slots=3, **model) as running:
             await Day(running, monkeypatch, without).live()
@@ -46,13 +46,15 @@ async def test_lessons_are_replayed_to_the_byte_and_a_signal_forgotten_was_never
     assert main(["replay", "--data-dir", str(data), "--agent", AGENT, *flags]) == 0
     tell(f"replayed in {time.perf_counter() - began:.1f} s")
     assert (len(kinds), kinds.total()) == (3, LESSONS)
-    began = time.perf_counter()
+    began, before = time.perf_counter(), adapters(data)
     assert main(["forget", "--data-dir", str(data), "--signal", gone, "--yes", *flags]) == 0
     tell(f"forgotten in {time.perf_counter() - began:.1f} s: {forgot(data)[0]}")
     equal = sum(one == other for one, other in zip(rows(data, SHADOWS), rows(twin, SHADOWS), strict=True))
     tell(f"{equal} of {LESSONS - 1} steps have the hashes of the shadow that never saw {gone}")
     assert equal == LESSONS - 1
     assert [row[:3] for row in adapters(data)] == [row[:3] for row in adapters(twin)]
+    changed = [one[1] != other[1] for one, other in zip(before, adapters(data), strict=True)]
+    assert sorted(changed) == [False, True, True, True], "all but the version she began with had it in them"
     assert main(["replay", "--data-dir", str(data), "--agent", AGENT, *flags]) == 0
     assert main(["ledger", "verify", "--data-dir", str(data)]) == 0
 
