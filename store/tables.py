@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from store.columns import Counter, Json, JsonValue, RowLosses, TargetIds, TokenIds, Weights, Word
+from store.columns import AnyText, Counter, Json, JsonValue, RowLosses, TargetIds, TokenIds, Weights, Word
 from store.words import AdapterState, LedgerKind, LessonState, Role, SignalState
 
 NAMES = {
@@ -102,7 +102,7 @@ class TurnTable(Base):
     template_args: Mapped[dict[str, JsonValue] | None]
     prompt_tokens: Mapped[tuple[int, ...] | None]
     reply_tokens: Mapped[tuple[int, ...] | None]
-    reply_text: Mapped[str | None]
+    reply_text: Mapped[str | None] = mapped_column(AnyText)
     prompt_token_count: Mapped[int]
     reply_token_count: Mapped[int]
     cached_token_count: Mapped[int]
@@ -139,7 +139,7 @@ class SignalTable(Base):
     private: Mapped[bool]
     state: Mapped[SignalState]
     code: Mapped[str | None]
-    message: Mapped[str | None]
+    message: Mapped[str | None] = mapped_column(AnyText)
     position: Mapped[int | None]
     received_at_us: Mapped[int]
     arrival: Mapped[int] = mapped_column(unique=True)
@@ -172,7 +172,7 @@ class LessonTable(Base):
     ridden_turn: Mapped[str | None]
     """No foreign key: a lesson begins its ride before the turn it rides has ended and is recorded."""
     code: Mapped[str | None]
-    message: Mapped[str | None]
+    message: Mapped[str | None] = mapped_column(AnyText)
     position: Mapped[int | None]
 
 

@@ -214,3 +214,12 @@ def test_a_conversation_is_found_in_the_newest_turn_that_begins_with_it(database
         assert found(1, 9, 9) == "other"
         assert found(7) is None
         assert found(1 + 256) is None, "tokens are compared, not bytes"
+
+
+@pytest.mark.parametrize("said", ["\0", "a\0\0b\x10", "\x100\0", "\x10\x10\x10\0", "\x100", "0\x10"])
+def test_what_was_said_is_read_as_it_was_written(database: Database, said: str) -> None:
+    with database.write() as session:
+        record_turn(session, replace(a_turn(), reply_text=said, messages=[{"role": "user", "content": said}]))
+    with database.read() as session:
+        kept = turn_of(session, "t1")
+        assert (kept.reply_text, kept.messages) == (said, [{"role": "user", "content": said}])
