@@ -24,6 +24,9 @@ LOOK_SECONDS = 0.25
 AWAY_SECONDS = 5.0
 """How long until it is looked at again when the database does not answer."""
 
+_SERVED_ANEW = frozenset({LedgerKind.PROMOTION, LedgerKind.ROLLBACK, LedgerKind.FORGOT})
+"""After these an agent may be served with something else."""
+
 
 class OtherLanes:
     """Hears other lanes. Made on the event loop that it serves."""
@@ -64,7 +67,7 @@ class OtherLanes:
         for agent in {row.agent for row in rows if row.kind is LedgerKind.POLICY}:
             await self._policies.load()
             await self._intake.weigh_anew(agent)
-        for agent in {row.agent for row in rows if row.kind in {LedgerKind.PROMOTION, LedgerKind.ROLLBACK}}:
+        for agent in {row.agent for row in rows if row.kind in _SERVED_ANEW}:
             await self._adapters.forget_stable(agent)
         signals = [row.subject for row in rows if row.kind is LedgerKind.SIGNAL and _is_new(row)]
         if signals:
