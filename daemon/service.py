@@ -28,10 +28,12 @@ from daemon.http.lane_state import LaneFacts, LaneState
 from daemon.http.learn_route import LearnRoute
 from daemon.http.ledger_routes import LedgerRoutes
 from daemon.http.ledger_stream import LedgerFeed, LedgerStream
+from daemon.http.lesson_routes import LessonRoutes
 from daemon.http.limits import SignalRoom, TextLimit, TurnQueue
 from daemon.http.lora_routes import LoraRoutes
 from daemon.http.metrics import Metrics, MetricsRoute
 from daemon.http.open_requests import OpenRequests
+from daemon.http.page_routes import PageRoutes
 from daemon.http.policy_routes import PolicyRoutes
 from daemon.http.routes import Routes, application
 from daemon.http.signal_routes import SignalRoutes
@@ -203,6 +205,7 @@ class Service:
         others += [*LedgerStream(store, feed).routes(), *LedgerRoutes(store).routes()]
         forget = LiveForget(settings, store, adapters, learner, intake, leasing)
         others += ForgetRoute(forget).routes()
+        others += [*LessonRoutes(store, policies, chat.token_texts).routes(), *PageRoutes().routes()]
         requests = OpenRequests(drain_seconds=settings.drain_seconds, hurry=self._hurry)
         endpoints = dialect_handlers(turns, prompts, model=model.name)
         app = application(routes, endpoints, others, settings=settings, keys=self._keys, requests=requests)

@@ -66,6 +66,12 @@ def learned_tokens(targets: tuple[int | None, ...], weights: tuple[float, ...]) 
     return sum(target is not None and weight > 0 for target, weight in zip(targets, weights, strict=True))
 
 
+def step_of_lesson(session: Session, lesson: str) -> KeptStep | None:
+    """The step that was taken with the lesson, if it is learned."""
+    row = session.scalar(select(StepTable).where(StepTable.lesson == lesson))
+    return None if row is None else _kept(row)
+
+
 def last_steps(session: Session, *, agent: str, limit: int) -> list[KeptStep]:
     """The agent's newest steps, the newest first."""
     newest = select(StepTable).where(StepTable.agent == agent).order_by(StepTable.number.desc()).limit(limit)

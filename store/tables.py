@@ -154,6 +154,7 @@ class LessonTable(Base):
     __table_args__ = (
         Index(None, "agent", "context", "state"),
         Index(None, "agent", "state", "code", "planned_at_us"),
+        Index("ix_lessons_listed", "planned_at_us", "id", "agent", "context", "state", "code"),
         Index(None, "turn"),
     )
 
@@ -195,7 +196,7 @@ class StepTable(Base):
         UniqueConstraint("agent", "number"),
         Index(
             "ix_steps_summary",
-            *("agent", "number", "created_at_us", "loss_before"),
+            *("agent", "number", "created_at_us", "loss_before", "loss_after"),
             *("learned_token_count", "learning_ms", "waited_ms"),
         ),
     )

@@ -105,6 +105,9 @@ def create_lessons() -> None:
     op.create_index(
         "ix_lessons_agent_state_code_planned_at_us", "lessons", ["agent", "state", "code", "planned_at_us"]
     )
+    op.create_index(
+        "ix_lessons_listed", "lessons", ["planned_at_us", "id", "agent", "context", "state", "code"]
+    )
     op.create_index("ix_lessons_turn", "lessons", ["turn"])
 
 
@@ -198,8 +201,8 @@ def create_steps() -> None:
         sa.ForeignKeyConstraint(["lesson"], ["lessons.id"], name="fk_steps_lesson"),
         sa.ForeignKeyConstraint(["prefix_turn"], ["turns.id"], name="fk_steps_prefix_turn"),
     )
-    counted = ["learned_token_count", "learning_ms", "waited_ms"]
-    op.create_index("ix_steps_summary", "steps", ["agent", "number", "created_at_us", "loss_before", *counted])
+    measured = ["loss_before", "loss_after", "learned_token_count", "learning_ms", "waited_ms"]
+    op.create_index("ix_steps_summary", "steps", ["agent", "number", "created_at_us", *measured])
 
 
 def create_adapters() -> None:

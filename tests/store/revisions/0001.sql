@@ -186,6 +186,7 @@ CREATE INDEX ix_turns_agent_context_created_at_us ON turns (agent, context, crea
 CREATE INDEX ix_turns_agent_created_at_us ON turns (agent, created_at_us);
 CREATE INDEX ix_lessons_agent_context_state ON lessons (agent, context, state);
 CREATE INDEX ix_lessons_agent_state_code_planned_at_us ON lessons (agent, state, code, planned_at_us);
+CREATE INDEX ix_lessons_listed ON lessons (planned_at_us, id, agent, context, state, code);
 CREATE INDEX ix_lessons_turn ON lessons (turn);
 CREATE INDEX ix_signals_agent_context_state ON signals (agent, context, state);
 CREATE INDEX ix_signals_agent_state_code_received_at_us ON signals (agent, state, code, received_at_us);
@@ -194,7 +195,7 @@ CREATE INDEX ix_signals_turn_kind_arrival ON signals (turn, kind, arrival);
 CREATE INDEX ix_signals_engram_kind_arrival ON signals (engram, kind, arrival);
 CREATE INDEX ix_signals_lesson ON signals (lesson);
 CREATE INDEX ix_lesson_signals_signal ON lesson_signals (signal);
-CREATE INDEX ix_steps_summary ON steps (agent, number, created_at_us, loss_before, learned_token_count, learning_ms, waited_ms);
+CREATE INDEX ix_steps_summary ON steps (agent, number, created_at_us, loss_before, loss_after, learned_token_count, learning_ms, waited_ms);
 CREATE UNIQUE INDEX uq_adapters_shadow ON adapters (agent) WHERE state = 'shadow';
 CREATE UNIQUE INDEX uq_adapters_stable ON adapters (agent) WHERE state = 'stable';
 CREATE INDEX ix_leases_lane ON leases (lane);
