@@ -174,8 +174,7 @@ class Service:
             started_at_us=started_at_us,
         )
         room = SignalRoom(settings.max_signals)
-        seconds = settings.lease_seconds
-        leasing = Leasing(store, snapshots, policies, seconds=seconds, made_for=snapshots.made_for)
+        leasing = Leasing(store, snapshots, policies, settings)
         intake = Intake(store, rides, adapters, chat, room, settling, leasing, policies=policies)
         leasing.on_taken, leasing.on_lost = intake.take_up, learner.give_up
         asked = AskedLessons(store, rides, intake, boarding, learner)

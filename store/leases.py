@@ -139,6 +139,12 @@ def agents_of(session: Session, lane: str) -> list[str]:
     )
 
 
+def live_agents(session: Session) -> frozenset[str]:
+    """The agents that belong to any lane now."""
+    now_us = _now_us(session)
+    return frozenset(session.scalars(select(LeaseTable.agent).where(LeaseTable.expires_at_us > now_us)))
+
+
 def leases_of(session: Session, agents: Collection[str]) -> dict[str, Lease]:
     """Whose agents are; one that never belonged to any lane is left out."""
     rows = session.scalars(select(LeaseTable).where(LeaseTable.agent.in_(agents))).all()

@@ -85,11 +85,17 @@ def refuse_lesson(
     session: Session, lesson_id: str, *, code: str, message: str, position: int | None = None
 ) -> None:
     """End a lesson, and the signals that make it, with the reason. Raises `Unknown` or `WrongState`."""
-    row = lesson_in(session, lesson_id, UNFINISHED)
+    end_lesson(session, lesson_in(session, lesson_id, UNFINISHED), code=code, message=message, position=position)
+
+
+def end_lesson(
+    session: Session, row: LessonTable, *, code: str, message: str, position: int | None = None
+) -> None:
+    """End a lesson that may be ended here, as `refuse_lesson`."""
     row.code, row.message, row.position = code, message, position
     refusal = {"code": code, "message": message, "position": position}
     move_lesson(session, row, LessonState.REFUSED, **refusal)
-    makers = list(makers_of(session, lesson_id))
+    makers = list(makers_of(session, row.id))
     body: dict[str, JsonValue] = {
         "of": "lesson",
         "signals": [*makers],

@@ -18,6 +18,7 @@ from engine.lane import Lane
 from engine.orders import LessonOrder
 from signals.refusals import Refusal, RefusalCode
 from store.clock import now_us
+from store.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,10 @@ class Boarding:
                     await self._run_waiting()
 
     async def _run_waiting(self) -> None:
-        await self._expire()
+        try:
+            await self._expire()
+        except StoreError:  # it is tried again: what waited too long goes on waiting
+            logger.exception("lessons that waited too long could not be ended")
         for pending in self._rides.waiting():
             await self._start(pending)
 

@@ -3,20 +3,23 @@
 - An agent is taken when there is first something to settle about a turn that this lane served, and stays for as
   long as the lane lives: what she learns is planned and trained here, whoever served the turn and took the signal.
 - Only a lane that has her snapshots takes an agent. What is in another's data directory stays that lane's, however
-  long it is away, until somebody copies them.
+  long it is away, until somebody copies them; what waits for that lane too long is ended by another.
 - What a lane took it takes up: her lessons and signals. What it lost it drops, and it takes her again if it can.
 - Where there are no other lanes, every agent belongs to this one.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from daemon.config import Settings
 from daemon.learning.policies import Policies
 from daemon.learning.snapshots import Snapshots
 from signals.records import Relevance, Signal
+from signals.refusals import RefusalCode
+from store import abandoned, leases, turns
 from store import adapters as stored_adapters
-from store import leases, turns
+from store.clock import now_us
 from store.errors import Elsewhere, StoreError, Unknown
 from store.store import Store
 
@@ -30,20 +33,12 @@ RENEWALS = 3
 class Leasing:
     """Whose agents are. `on_taken` and `on_lost` are told of each that this lane takes or loses."""
 
-    def __init__(
-        self,
-        store: Store,
-        snapshots: Snapshots,
-        policies: Policies,
-        *,
-        seconds: float,
-        made_for: Mapping[str, str],
-    ) -> None:
+    def __init__(self, store: Store, snapshots: Snapshots, policies: Policies, settings: Settings) -> None:
         self._store = store
         self._snapshots = snapshots
         self._policies = policies
-        self._seconds = seconds
-        self._made_for = made_for
+        self._seconds = settings.lease_seconds
+        self._ttl_seconds = settings.lesson_ttl_seconds
         self._taking = asyncio.Lock()
         self._mine: set[str] = set()
         self._wanted: set[str] = set()
@@ -112,6 +107,7 @@ class Leasing:
                 await self._store.write(leases.renew, seconds=self._seconds)
                 await self._drop_lost()
                 await self._take_wanted()
+                await self._end_abandoned()
             except StoreError:  # the database is away: whoever finds the leases run out takes them
                 logger.exception("leases could not be renewed")
 
@@ -143,11 +139,23 @@ class Leasing:
             if lease is None or not lease.live or lease.lane == self._store.leases.lane:
                 await self.hold(agent)
 
+    async def _end_abandoned(self) -> None:
+        """End what has waited too long for lanes that are away."""
+        before_us = now_us() - int(self._ttl_seconds * 1_000_000)
+        if not await self._store.read(abandoned.any_abandoned, before_us=before_us):
+            return
+        message = (
+            f"It waited {self._ttl_seconds:.0f} seconds for the lane that the agent belongs to, which is away. "
+            "Send it again when that lane serves, or when another has her snapshots."
+        )
+        code = RefusalCode.EXPIRED
+        await self._store.write(abandoned.end_abandoned, before_us=before_us, code=code, message=message)
+
     async def _take(self, agent: str) -> bool:
         head = await self._head(agent)
         if head is None:
             return False
-        seconds, made_for, snapshot = self._seconds, self._made_for, head or None
+        seconds, made_for, snapshot = self._seconds, self._snapshots.made_for, head or None
         taken = await self._store.write(leases.hold, agent, seconds=seconds, made_for=made_for, snapshot=snapshot)
         if taken:
             self._mine.add(agent)

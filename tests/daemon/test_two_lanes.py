@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from daemon.learning.stables import lora_lane_name
 from store import leases, turns
 from store.errors import AlreadyOpen, OtherModel
 from store.records import LedgerRow
@@ -188,6 +190,35 @@ async def test_an_agent_stays_with_the_lane_that_has_her_snapshots(lanes: Any, t
             fourth = (await ask(one))["turn"]
             _, told = await one.post("/signals", correction(fourth, AGENT, prefix_tokens=5))
             assert told["state"] == "received"
+
+
+async def test_what_waits_too_long_for_a_lane_that_is_away_is_ended_by_another(lanes: Any) -> None:
+    async with lanes("one", "other", idle_seconds=3600) as (one, other):
+        turn = (await ask(one))["turn"]
+        waiting = correction(turn, AGENT, prefix_tokens=2)
+        await one.post("/signals", waiting)
+        bobs = correction((await ask(other, "bob"))["turn"], "bob", prefix_tokens=2)
+        await other.post("/signals", bobs)
+        await other.post("/learn", {"turn": turn, "reply": "bees", "agent": AGENT, "context": "room"})
+        lane = one.store.leases.lane
+    async with lanes("other", lesson_ttl_seconds=0.2, lease_seconds=0.3, idle_seconds=3600) as (other,):
+        fate = await other.fate(waiting["id"], "refused")
+        assert fate["refusal"]["code"] == "expired"
+        assert "lane that the agent belongs to, which is away" in fate["refusal"]["message"]
+        assert (await other.get(f"/signals/{bobs['id']}"))["state"] == "planned"
+        assert (await other.get("/ledger/verify"))["why"] is None
+        assert await holder([other]) == lane
+
+
+async def test_an_adapter_that_another_lane_loaded_is_none_of_this_ones(lanes: Any) -> None:
+    async with lanes("one") as (one,):
+        turn = await one.store.read(turns.turn_of, (await ask(one))["turn"])
+        assert one.service._parts is not None
+        adapters = one.service._parts.turns._adapters
+        here = await adapters.lane_name(replace(turn, adapter="lora:0:mine@0.5"))
+        there = await adapters.lane_name(replace(turn, adapter="lora:0:mine@0.5", lane="lane-other"))
+    assert here == lora_lane_name("lora:0:mine@0.5")
+    assert there != here
 
 
 async def test_what_is_promoted_on_one_lane_is_served_by_the_other_only_with_its_snapshot(

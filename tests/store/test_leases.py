@@ -9,14 +9,15 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from store import adapters, leases, lessons, reshaping, steps, turns
+from store.abandoned import any_abandoned, end_abandoned
 from store.chain import verify
 from store.database import Database
 from store.errors import Elsewhere, OtherModel
 from store.records import Link, RefusedSignal
-from store.signals import put_signals
+from store.signals import put_signals, signals_of
 from store.store import Store
 from store.tables import LeaseTable
-from store.words import LessonState, Role
+from store.words import LessonState, Role, SignalState
 from tests.postgresql import Server
 from tests.store.builders import a_lesson, a_signal, a_step, a_turn, ready, riding
 
@@ -203,3 +204,24 @@ async def test_a_store_tells_what_every_lane_appends_once_and_in_order(url: str)
         await mine.catch_up()
     assert heard == [1, 2, 3, 4, 5, 6, 7, 8]
     assert others == ["a0", "a1", "c0", "c1", "d0", "d1"]
+
+
+def test_what_waits_for_nobody_is_ended_and_what_waits_for_a_lane_is_not(one: Database, other: Database) -> None:
+    begin(one, riding)
+    with one.write() as session:
+        put_signals(session, [a_signal("s2"), a_signal("s3", agent="eve")])
+
+    def ended(before_us: int) -> int:
+        with other.write() as session:
+            assert any_abandoned(session, before_us=2**62)
+            return end_abandoned(session, before_us=before_us, code="expired", message="x")
+
+    assert ended(2**62) == 1  # eve's, who belongs to nobody
+    expire(one)
+    assert ended(0) == 0
+    assert ended(2**62) == 2
+    with one.read() as session:
+        assert lessons.lesson_of(session, "l1").state is LessonState.REFUSED
+        assert {kept.state for kept in signals_of(session, ["s1", "s2", "s3"])} == {SignalState.REFUSED}
+        assert not any_abandoned(session, before_us=2**62)
+        assert verify(session).why is None
