@@ -13,6 +13,7 @@ from store.database import Database
 from tests.daemon.conftest import AGENT, Start
 from tests.daemon.scripted import Says
 from tests.daemon.story import DAYS, FIRST, LAST, adapters, command, forget, forgot, learned, live, rows
+from tests.daemon.test_replay import change
 
 SHADOWS = "SELECT number, shadow_before, shadow_after, snapshot FROM steps WHERE NOT forgotten ORDER BY number"
 
@@ -227,6 +228,17 @@ class Typed(io.StringIO):
 
     def isatty(self) -> bool:
         return self._is_terminal
+
+
+async def test_nothing_is_forgotten_where_what_came_before_does_not_come_out_again(
+    start: Start, says: Says, tmp_path: Path, tiny_chat: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await live(start, says, tmp_path / "data")
+    before = adapters(tmp_path / "data")
+    change(tmp_path / "data", "lr", 0.02, number=1)
+    assert forget(tmp_path / "data", tiny_chat, "--signal", LAST) == 1
+    assert "step 1 of ada comes before all that is to be forgotten" in capsys.readouterr().err
+    assert (adapters(tmp_path / "data"), forgot(tmp_path / "data")) == (before, [])
 
 
 async def test_while_a_service_runs_nothing_is_forgotten(

@@ -105,7 +105,7 @@ async def test_who_is_forgotten_of_is_served_meanwhile_and_her_lessons_wait(
     told: dict[str, Any] = {}
 
     async def meanwhile() -> None:
-        again = {"id": "more", "turn": turn, "reply": "no"}
+        again = {"id": "more", "turn": turn, "reply": "no", "wait": 10}
         told["status"], _ = await running.post("/learn", again, **ROOM)
         told["answer"] = await running.ask("who lit the lighthouse?")
 

@@ -105,12 +105,14 @@ async def test_what_another_lesson_took_in_is_erased_with_it(
             ("both", "master is called Oona"),
         ):
             await running.signal("engram", id=name, turn=turn, origin="human", quote=quote)
-    assert rows(tmp_path / "data", "SELECT count(*) FROM lessons WHERE code = 'superseded'") == [(1,)]
-    assert forget(tmp_path / "data", tiny_chat, "--context", "room") == 0
-    left = {
-        row[0].strip("0") for row in rows(tmp_path / "data", "SELECT hex(tokens) || hex(targets) FROM lessons")
-    }
-    assert left == {""}
+    taken_in = "SELECT hex(tokens) || hex(targets) FROM lessons WHERE state = 'refused'"
+    assert [bool(row[0].strip("0")) for row in rows(tmp_path / "data", taken_in)] == [True]
+    assert forget(tmp_path / "data", tiny_chat, "--signal", "right") == 0
+    assert [bool(row[0].strip("0")) for row in rows(tmp_path / "data", taken_in)] == [False]
+    assert rows(tmp_path / "data", "SELECT id FROM signals WHERE state = 'planned' ORDER BY id") == [
+        ("both",),
+        ("left",),
+    ]
 
 
 def body_of(data_dir: Path, signal: str) -> Any:
