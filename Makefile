@@ -34,11 +34,11 @@ load: SECONDS ?= 300
 load: .venv/ready
 	SOAK_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/daemon/test_load.py
 
-# A service killed at every point where it touches its disk, of the writes at one in EVERY: some
+# A service, and forgetting, killed at every point where they touch their disk, of the writes at one in EVERY: some
 # 2,000 services, two at a time.
 EVERY ?= 4
 crash: .venv/ready
-	CRASH_EVERY=$(EVERY) $(BIN)/python -m pytest -s tests/daemon/test_crash_points.py
+	CRASH_EVERY=$(EVERY) $(BIN)/python -m pytest -s tests/daemon/test_crash_points.py tests/daemon/test_forget_crash.py
 
 # So many lessons of the bundled model, twice: replayed, and one of them forgotten. Some minutes.
 LESSONS ?= 20
