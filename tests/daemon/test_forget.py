@@ -1,6 +1,7 @@
 """`ridealong forget`: exact unlearning, no byte of the text left, and a ledger that still holds."""
 
 import io
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,20 @@ async def test_nothing_is_forgotten_where_what_came_before_does_not_come_out_aga
     assert forget(tmp_path / "data", tiny_chat, "--signal", LAST) == 1
     assert "step 1 of ada comes before all that is to be forgotten" in capsys.readouterr().err
     assert (adapters(tmp_path / "data"), forgot(tmp_path / "data")) == (before, [])
+
+
+async def test_of_steps_that_cannot_be_taken_again_all_are_forgotten_or_none(
+    start: Start, says: Says, tmp_path: Path, tiny_chat: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await live(start, says, tmp_path / "data")
+    with sqlite3.connect(tmp_path / "data" / "ledger.db") as connection:
+        connection.execute("UPDATE steps SET stable = 'lora:0:mine@0.5' WHERE number = 2")
+    connection.close()
+    assert forget(tmp_path / "data", tiny_chat, "--signal", LAST) == 1
+    assert "lora:0:mine@0.5, whose tensors the ledger has not" in capsys.readouterr().err
+    assert forgot(tmp_path / "data") == []
+    assert forget(tmp_path / "data", tiny_chat, "--agent", AGENT) == 0
+    assert len({row[1] for row in adapters(tmp_path / "data")}) == 1
 
 
 async def test_while_a_service_runs_nothing_is_forgotten(
