@@ -209,7 +209,7 @@ class Service:
         endpoints = dialect_handlers(turns, prompts, model=model.name)
         app = application(routes, endpoints, others, settings=settings, keys=self._keys, requests=requests)
         app.add_routes([openapi.route(app)])
-        others_write = OtherLanes(store, intake, adapters, policies)
+        others_write = OtherLanes(store, intake, adapters, policies, boarding)
         return _Parts(
             snapshots, learner, boarding, intake, turns, asked, requests, feed, leasing, others_write, forget, app
         )

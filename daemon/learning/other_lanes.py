@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from daemon.learning.adapters import AgentAdapters
+from daemon.learning.boarding import Boarding
 from daemon.learning.intake import Intake
 from daemon.learning.policies import Policies
 from store.errors import StorageFailed
@@ -31,11 +32,14 @@ _SERVED_ANEW = frozenset({LedgerKind.PROMOTION, LedgerKind.ROLLBACK, LedgerKind.
 class OtherLanes:
     """Hears other lanes. Made on the event loop that it serves."""
 
-    def __init__(self, store: Store, intake: Intake, adapters: AgentAdapters, policies: Policies) -> None:
+    def __init__(
+        self, store: Store, intake: Intake, adapters: AgentAdapters, policies: Policies, boarding: Boarding
+    ) -> None:
         self._store = store
         self._intake = intake
         self._adapters = adapters
         self._policies = policies
+        self._boarding = boarding
         self._heard: asyncio.Queue[Sequence[LedgerRow]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -72,6 +76,7 @@ class OtherLanes:
         signals = [row.subject for row in rows if row.kind is LedgerKind.SIGNAL and _is_new(row)]
         if signals:
             await self._intake.hear(signals)
+            self._boarding.stir()
 
 
 def _is_new(row: LedgerRow) -> bool:

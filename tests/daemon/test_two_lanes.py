@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from daemon.learning.stables import lora_lane_name
+from signals.records import parse_signal
 from store import leases, turns
 from store.errors import AlreadyOpen, OtherModel
 from store.records import LedgerRow
@@ -95,31 +96,60 @@ async def test_each_signal_is_trained_once_whoever_served_its_turn_and_took_it(l
             assert {(await lane.get(f"/signals/{signal['id']}"))["state"] for signal in given} == {"learned"}
 
 
-async def test_turns_know_their_lane_and_what_was_said_there_is_learned_where_the_agent_belongs(
+async def test_what_was_served_elsewhere_is_learned_once_the_agents_own_lane_serves_its_prefix(
     lanes: Any,
 ) -> None:
     async with lanes("one", "other") as (one, other):
-        first, second = (await ask(one))["turn"], (await ask(other))["turn"]
+        first = (await ask(one))["turn"]
+        second = (await other.ask("who is Oona Brask?", who=speaking(AGENT)))["turn"]
         found = await one.store.read(turns.lanes_of, [first, second])
         assert found == {first: one.store.leases.lane, second: other.store.leases.lane}
         await one.post("/signals", correction(first, AGENT, prefix_tokens=2))
         await one.fate(f"{first}-2", "learned")
-        _, told = await other.post("/signals", correction(second, AGENT, prefix_tokens=3))
-        assert (told["status"], told["state"]) == ("new", "received")
-        await other.fate(f"{second}-3", "planned", "learned")
-        await ask(one)
-        await other.fate(f"{second}-3", "learned")
+        body = {"id": "c2", "agent": AGENT, "context": "room", "kind": "correction", "turn": second}
+        _, told = await other.post("/signals", body | {"reply": "glass bees"})
+        assert (told["status"], told["refusal"]) == ("new", None)
+
+        async def was_tried() -> bool:
+            return 'lessons_total{code="",outcome="waiting"} 1.0' in await metrics(one)
+
+        await one.until(was_tried)
+        assert (await other.get("/signals/c2"))["state"] == "planned"
+        await one.ask("who is Oona Brask?", who=speaking(AGENT))
+        await other.fate("c2", "learned")
         assert await holder([one]) == one.store.leases.lane
 
 
-async def test_a_relevance_that_the_other_lane_took_weighs_what_waits_here(lanes: Any) -> None:
-    async with lanes("one", "other", idle_seconds=3600) as (one, other):
+async def metrics(lane: Running) -> str:
+    async with lane.http.get(f"{lane.url}/metrics") as answer:
+        return await answer.text()
+
+
+async def test_what_tells_nothing_of_a_lane_is_for_the_one_that_took_it_while_nobody_has_the_agent(
+    lanes: Any,
+) -> None:
+    async with lanes("one") as (one,):
+        assert one.service._parts is not None
+        leasing, lost = one.service._parts.leasing, correction("nobody's", AGENT, prefix_tokens=2)
+        signal = parse_signal(lost)
+        assert await leasing.mine([signal], heard=True) == []
+        assert not one.store.leases.holds(AGENT)
+        assert await leasing.mine([signal]) == [signal]
+
+
+async def test_a_relevance_that_a_lane_took_where_nobody_learns_weighs_what_waits_at_the_other(
+    lanes: Any,
+) -> None:
+    async with lanes("one", idle_seconds=3600) as (one,), lanes("other", learn=()) as (other,):
         turn = (await ask(one))["turn"]
         engram = {"origin": "human", "quote": "lighthouse", "relevance": 1.0}
         told = await one.signal("engram", id="e1", turn=turn, **engram)
         assert told["state"] == "planned"
         await other.signal("relevance", id="r1", engram="e1", relevance=0.25)
         await other.fate("r1", "applied")
+        unlearned = (await ask(one))["turn"]
+        await other.signal("verdict", id="v1", turn=unlearned, outcome="passed")
+        await other.fate("v1", "applied")
 
         async def weighed() -> bool:
             heaviest_now: float = await one.store.read(heaviest, str(told["lesson"]))
