@@ -1,7 +1,8 @@
-// Each agent's adapters: what is served, how far the shadow has gone, and promoting and rolling back.
+// Each agent's adapters: what is served, how far the shadow has gone; promoting, rolling back, forgetting.
 
 import { announce, confirmed } from "./dialogs.js";
 import { byId, el, fact, nothing, renew, row, table } from "./dom.js";
+import { forgetButton } from "./forget.js";
 import { count, many, moment } from "./words.js";
 
 const COLUMNS = [["Version"], ["Steps", "number"], ["Made"], ["State"], ["Action", "action"]];
@@ -33,7 +34,8 @@ export class AdaptersPart {
       el("dl", { class: "facts" },
         fact("Served", stable.version === 0 ? "the base, version 0" : `version ${stable.version}`, `, ${many(stable.steps, "step")}`),
         fact("Shadow", many(shadow.steps, "step"), ahead ? `, ${aheadOf(shadow, stable)}` : ", all of it served")),
-      this.#versions(own));
+      this.#versions(own),
+      el("p", { class: "more" }, forgetButton(this.service, { agent }, `Forget all of ${agent}…`, () => this.refresh())));
   }
 
   #versions({ agent, versions }) {

@@ -63,7 +63,7 @@ export class Chart {
       cursor: { drag: { x: false, y: false }, points: { size: 7 } },
       scales: { x: { time: this.x.time === true, range: wide }, y: { range: (_plot, _least, most) => [0, (most || 1) * 1.08] } },
       axes: [
-        { ...axis, space: 60, ...(this.x.time ? { values: clocks, incrs: STEPS, space: 80 } : { values: wholes }) },
+        { ...axis, space: 60, size: 32, ...(this.x.time ? { values: clocks, incrs: STEPS, space: 80 } : { values: wholes }) },
         { ...axis, size: 56, values: (_plot, ticks) => ticks.map((tick) => `${+tick.toFixed(3)}${this.unit}`) },
       ],
       series: [{}, ...this.columns.map(seriesOf)],

@@ -5,14 +5,15 @@ import { Refused } from "./service.js";
 
 /**
  * Ask before something is changed, then change it. What the lane refuses is told in the dialog, which stays.
- * `change` does it; true if it was done. `choices`, a labelled select, is given to `change`.
+ * `says` are texts and paragraphs; `change` does it. True if it was done.
  */
-export function confirmed({ title, says, action, change }) {
+export function confirmed({ title, says, action, change, danger = false }) {
   const wrong = el("p", { role: "alert", class: "wrong", hidden: true });
-  const yes = el("button", { type: "submit", class: "main" }, action);
+  const yes = el("button", { type: "submit", class: danger ? "main danger" : "main" }, action);
   return new Promise((resolve) => {
-    const dialog = opened(title, [...says.map((text) => el("p", {}, text)), wrong], [yes], async (close) => {
+    const dialog = opened(title, [...says.map((said) => (typeof said === "string" ? el("p", {}, said) : said)), wrong], [yes], async (close) => {
       yes.disabled = true;
+      yes.textContent = "Working…";
       try {
         await change();
         close(true);
@@ -20,6 +21,7 @@ export function confirmed({ title, says, action, change }) {
         tell(wrong, reasonOf(error));
       } finally {
         yes.disabled = false;
+        yes.textContent = action;
       }
     }, resolve);
     dialog.querySelector("button[value=cancel]").focus();

@@ -85,7 +85,7 @@ function agentsOf(agents) {
     losses(own.last_step?.loss_before, own.last_step?.loss_after)]));
 }
 
-const REASONS = [["Code"], ["What it means"], ["Signals", "number"], ["Lessons", "number"], ["", "bars"]];
+const REASONS = [["Reason"], ["Signals", "number"], ["Lessons", "number"], ["Share of the most frequent", "bars"]];
 
 export class RefusalsPart {
   /** `sentences` says what each code means; `wanted` is called with a code whose rows somebody wants to see. */
@@ -103,11 +103,14 @@ export class RefusalsPart {
       if (codes.length === 0) return nothing("Nothing has been refused. What cannot be learned is told here, by its reason.");
       const made = table("Refusals by reason, the most frequent first", REASONS, []);
       made.tBodies[0].append(...codes.map((code) => row(REASONS, [
-        el("button", { type: "button", class: "link", "data-focus": `code-${code}`, title: "Show its rows in the ledger",
-          on: { click: () => this.wanted(code) } }, code),
-        this.sentences[code] ?? "", count(refusals[code] ?? 0), count(ofLessons[code] ?? 0), bar(size(code) / most, "bad"),
-      ])));
+        this.#reason(code), count(refusals[code] ?? 0), count(ofLessons[code] ?? 0), bar(size(code) / most, "bad")])));
       return made;
     });
+  }
+
+  #reason(code) {
+    const rows = el("button", { type: "button", class: "link", "data-focus": `code-${code}`, title: "Show its rows in the ledger",
+      on: { click: () => this.wanted(code) } }, code);
+    return el("span", {}, rows, el("span", { class: "sentence" }, this.sentences[code] ?? ""));
   }
 }

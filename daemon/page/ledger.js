@@ -122,6 +122,12 @@ function sentenceOf({ kind, subject, code, body }) {
       return `step ${count(body.number)} of ${many(body.rows, "token")}: loss ${losses(body.loss_before, body.loss_after)}, ${ms(body.learning_ms)}`;
     case "refusal":
       return `${code}: ${body.message}`;
+    case "promotion":
+      return body.replaces == null ? "begins with version 0, the base" : `version ${body.version} of ${many(body.step_number, "step")} is served, in place of version ${body.replaces}`;
+    case "rollback":
+      return `version ${body.version} is served again`;
+    case "forgot":
+      return `a ${body.asked} is forgotten: ${many(body.signals, "signal")}, ${many(body.lessons, "lesson")}; ${many(body.steps_left_out, "step")} left out, ${count(body.steps_rebuilt)} taken again`;
     default:
       return plainly(body);
   }

@@ -1,8 +1,9 @@
 // One lesson: what became of it, and its tokens tinted by what they weigh or by their loss.
 
 import { byId, el, fact, nothing, table } from "./dom.js";
+import { forgetButton } from "./forget.js";
 import { badge } from "./lessons.js";
-import { NONE, bytes, count, loss, losses, moment, ms, percent } from "./words.js";
+import { NONE, bytes, count, loss, losses, moment, ms, percent, short } from "./words.js";
 
 /** What tokens can be tinted by: its name, a token's value, and which colour says it. */
 const TINTS = {
@@ -63,8 +64,17 @@ export class LessonPart {
       ...(one.refusal === null ? [] : [this.#refusal(one.refusal)]),
       ...(one.hidden === null
         ? [el("fieldset", { class: "tints" }, el("legend", {}, "Tint by"), ...choices), tokens, asTable(one)]
-        : [nothing(HIDDEN[one.hidden])]),
-      el("dl", { class: "facts" }, ...factsOf(one)));
+        : one.hidden === "private" ? [nothing("Its context is private: nothing that was said there is shown.")] : []),
+      el("dl", { class: "facts" }, ...factsOf(one)),
+      ...(one.hidden === "forgotten" ? [] : [this.#forgetting(one)]));
+  }
+
+  #forgetting({ signals, agent, context }) {
+    const again = () => this.refresh();
+    const makers = Object.keys(signals).filter((id) => signals[id] === "makes");
+    return el("p", { class: "more" },
+      ...makers.map((signal) => forgetButton(this.service, { signal }, makers.length === 1 ? "Forget its signal…" : `Forget ${short(signal)}…`, again)),
+      forgetButton(this.service, { agent, context }, "Forget its context…", again));
   }
 
   #refusal({ code, message, position }) {
@@ -73,11 +83,6 @@ export class LessonPart {
       el("p", {}, message, position == null ? "" : ` (position ${count(position)})`));
   }
 }
-
-const HIDDEN = {
-  private: "Its context is private: nothing that was said there is shown.",
-  forgotten: "It is forgotten: its text is erased, and what was learned of it is in no adapter any more.",
-};
 
 function tinted(one, tint) {
   const values = one.tokens.map(tint.of).filter((value) => value != null);

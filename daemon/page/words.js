@@ -33,9 +33,11 @@ export function seconds(value) {
   return hours > 0 ? `${hours} h ${minutes} min` : `${minutes} min ${Math.floor(value % 60)} s`;
 }
 
-/** Bytes in MiB or GiB. */
-export const bytes = (value) =>
-  value < 2 ** 30 ? `${(value / 2 ** 20).toFixed(1)}\u00a0MiB` : `${(value / 2 ** 30).toFixed(2)}\u00a0GiB`;
+/** Bytes in the unit that suits them. */
+export function bytes(value) {
+  if (value < 2 ** 20) return `${count(Math.ceil(value / 2 ** 10))}\u00a0KiB`;
+  return value < 2 ** 30 ? `${(value / 2 ** 20).toFixed(1)}\u00a0MiB` : `${(value / 2 ** 30).toFixed(2)}\u00a0GiB`;
+}
 
 /** The time of day of an ISO time, with its day unless it is today's. */
 export function moment(iso) {
@@ -45,7 +47,7 @@ export function moment(iso) {
 }
 
 /** As much of an id as tells it from others. */
-export const short = (id) => (id.length > 20 ? `${id.slice(0, 19)}…` : id);
+export const short = (id) => (id.length > 16 ? `${id.slice(0, 15)}…` : id);
 
 /** A state or kind, each with a sign of its own beside its colour. */
 export const SIGNS = {
@@ -56,4 +58,4 @@ export const SIGNS = {
 
 /** `2.100 → 0.400`, with the second part left out where it was not measured. */
 export const losses = (before, after) =>
-  before == null ? NONE : after == null ? loss(before) : `${loss(before)} → ${loss(after)}`;
+  before == null ? NONE : after == null ? loss(before) : `${loss(before)}\u00a0→\u00a0${loss(after)}`;

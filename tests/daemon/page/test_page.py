@@ -59,11 +59,11 @@ async def test_a_busy_lane_shows_each_agents_curve_and_numbers(start: Start, vis
             await expect(page.locator("#curves figure")).to_have_count(2)
             ada = page.locator("#agents tbody tr").filter(has_text="ada")
             told = (await running.get("/ledger/summary", agent="ada"))["totals"]
-            assert (await ada.inner_text()).split()[1:4] == ["25", "24", "1"]
-            assert told["lessons"]["learned"] == 24
+            assert (await ada.inner_text()).split()[1:4] == ["17", "16", "1"]
+            assert told["lessons"]["learned"] == 16
             figure = page.locator("#curves figure").first
             await figure.locator("summary").click()
-            await expect(figure.locator("tbody tr")).to_have_count(24)
+            await expect(figure.locator("tbody tr")).to_have_count(16)
             first = (await running.get("/ledger/summary", agent="ada"))["agents"][0]["losses"][0]
             await expect(figure.locator("tbody tr").last).to_have_text(
                 f"step 1{first['loss_before']:.3f}{first['loss_after']:.3f}"
@@ -97,7 +97,7 @@ async def test_lessons_and_rows_are_filtered(start: Start, visit: Visit) -> None
 async def test_a_lesson_is_shown_token_by_token_tinted_by_weight_and_by_loss(start: Start, visit: Visit) -> None:
     async with start() as running:
         await running.store.write(Story(running.service).busy)
-        lesson = (await running.get("/lessons", state="learned"))["lessons"][1]
+        lesson = (await running.get("/lessons", state="learned"))["lessons"][2]
         told = await running.get(f"/lessons/{lesson['id']}")
         async with visit(running.url) as page:
             await connected(page)
@@ -137,6 +137,25 @@ async def test_an_agents_text_is_text_wherever_it_is_shown(start: Start, visit: 
             assert "taken" not in await page.title()
 
 
+async def test_a_lesson_is_forgotten_after_it_is_said_what_there_is_of_it(start: Start, visit: Visit) -> None:
+    async with start() as running:
+        turn = await running.ask("who lit the lighthouse?")
+        lesson = (await running.signal("correction", turn=turn["turn"], reply=REPLY))["lesson"]
+        async with visit(running.url, path=f"/#lesson={lesson}") as page:
+            await connected(page)
+            await page.get_by_role("button", name="Forget its signal…").click()
+            dialog = page.get_by_role("dialog")
+            await expect(dialog).to_contain_text(f"Of {AGENT}: 0 turns, 1 signal and 1 lesson; 0 steps")
+            await dialog.get_by_role("button", name="Cancel").click()
+            await expect(page.locator(".tokens")).to_contain_text(REPLY)
+            await page.get_by_role("button", name="Forget its signal…").click()
+            await dialog.get_by_role("button", name="Forget", exact=True).click()
+            await expect(page.locator("#lesson-detail")).to_contain_text("its text is erased")
+            await expect(page.locator(".tokens")).to_have_count(0)
+            told = await running.get(f"/lessons/{lesson}")
+            assert (told["hidden"], told["tokens"], told["before"]) == ("forgotten", [], "")
+
+
 async def test_a_storm_of_refusals_is_told_by_reason_with_its_sentence(start: Start, visit: Visit) -> None:
     async with start() as running:
         await running.store.write(Story(running.service).storm)
@@ -145,7 +164,7 @@ async def test_a_storm_of_refusals_is_told_by_reason_with_its_sentence(start: St
             rows = page.locator("#reasons tbody tr")
             await expect(rows).to_have_count(len(RefusalCode))
             counts = (await running.get("/ledger/summary"))["totals"]["refusals"]
-            shown = await rows.locator("td:nth-child(3)").all_inner_texts()
+            shown = await rows.locator("td:nth-child(2)").all_inner_texts()
             assert [int(text.replace(",", "")) for text in shown] == sorted(counts.values(), reverse=True)
             for code in (RefusalCode.UNSERVED_PREFIX, RefusalCode.CANCELLED):
                 await expect(rows.filter(has_text=code.sentence)).to_contain_text(code)
