@@ -49,7 +49,9 @@ from daemon.learning.learner import Learner
 from daemon.learning.leasing import Leasing
 from daemon.learning.live_forget import LiveForget
 from daemon.learning.other_lanes import OtherLanes
+from daemon.learning.planner import Planner
 from daemon.learning.policies import Policies, begun_policy
+from daemon.learning.precedence import Precedence
 from daemon.learning.rides import Rides
 from daemon.learning.settling import Settling
 from daemon.learning.snapshots import Snapshots
@@ -70,6 +72,9 @@ from store.store import Store
 
 logger = logging.getLogger(__name__)
 Say = Callable[[str], None]
+
+SWITCH_SECONDS = 0.0005
+"""How long a thread may keep the interpreter from another that wants it: Python's own 5 ms add up."""
 
 
 class ServiceFailed(Exception):
@@ -163,20 +168,14 @@ class Service:
         boarding = Boarding(lane, rides, adapters, learner, idle_seconds=idle, ttl_seconds=ttl)
         policies = Policies(store, self._policy)
         await policies.load()
+        precedence, room = Precedence(), SignalRoom(settings.max_signals)
+        planner = Planner(chat, policies, precedence, context_tokens=context_tokens)
         settling = Settling(
-            store,
-            rides,
-            adapters,
-            learner,
-            chat,
-            policies=policies,
-            context_tokens=context_tokens,
-            started_at_us=started_at_us,
+            store, rides, adapters, learner, planner, policies=policies, started_at_us=started_at_us
         )
-        room = SignalRoom(settings.max_signals)
         seconds = settings.lease_seconds
         leasing = Leasing(store, snapshots, policies, seconds=seconds, made_for=snapshots.made_for)
-        intake = Intake(store, rides, adapters, chat, room, settling, leasing, policies=policies)
+        intake = Intake(store, rides, adapters, chat, room, settling, leasing, precedence, policies=policies)
         leasing.on_taken, leasing.on_lost = intake.take_up, learner.give_up
         asked = AskedLessons(store, rides, intake, boarding, learner)
         turns = Turns(
@@ -277,6 +276,7 @@ def serve(settings: Settings) -> None:
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    sys.setswitchinterval(SWITCH_SECONDS)
     asyncio.run(_serve_until_signalled(settings))
 
 

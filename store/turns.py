@@ -8,7 +8,7 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import LargeBinary, exists, select, type_coerce
+from sqlalchemy import LargeBinary, select, tuple_, type_coerce
 from sqlalchemy.orm import Session
 
 from store import ledger
@@ -117,8 +117,14 @@ def begun_with(session: Session, *, agent: str, tokens: tuple[int, ...]) -> Turn
 
 def context_is_private(session: Session, *, agent: str, context: str) -> bool:
     """Whether any turn of the agent in that context was private."""
-    mine = exists().where(TurnTable.agent == agent, TurnTable.context == context, TurnTable.private)
-    return bool(session.scalar(select(mine)))
+    return bool(private_among(session, [(agent, context)]))
+
+
+def private_among(session: Session, rooms: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Which of these contexts, each of an agent, had a private turn."""
+    own = (TurnTable.agent, TurnTable.context)
+    found = select(*own).where(TurnTable.private, tuple_(*own).in_(rooms)).distinct()
+    return {(row.agent, row.context) for row in session.execute(found)}
 
 
 def _require_free(session: Session, turn_id: str) -> None:
