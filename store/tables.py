@@ -91,8 +91,7 @@ class TurnTable(Base):
         Index(None, "agent", "created_at_us"),
         Index(
             "ix_turns_private",
-            "agent",
-            "context",
+            *("agent", "context", "private"),
             sqlite_where=text("private = 1"),
             postgresql_where=text("private"),
         ),

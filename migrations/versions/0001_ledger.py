@@ -80,7 +80,7 @@ def create_turns() -> None:
     op.create_index(
         "ix_turns_private",
         "turns",
-        ["agent", "context"],
+        ["agent", "context", "private"],
         sqlite_where=sa.text("private = 1"),
         postgresql_where=sa.text("private"),
     )
@@ -112,9 +112,7 @@ def create_lessons() -> None:
     op.create_index(
         "ix_lessons_agent_state_code_planned_at_us", "lessons", ["agent", "state", "code", "planned_at_us"]
     )
-    op.create_index(
-        "ix_lessons_listed", "lessons", ["planned_at_us", "id", "agent", "context", "state", "code"]
-    )
+    op.create_index("ix_lessons_listed", "lessons", ["planned_at_us", "id", "agent", "context", "state", "code"])
     op.create_index("ix_lessons_turn", "lessons", ["turn"])
 
 
