@@ -9,8 +9,6 @@
 
 import asyncio
 import logging
-import signal as os_signal
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -38,7 +36,6 @@ from daemon.http.policy_routes import PolicyRoutes
 from daemon.http.routes import Routes, application
 from daemon.http.signal_routes import SignalRoutes
 from daemon.http.summary_route import SummaryRoute
-from daemon.lane_name import lane_name
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.asked_lessons import AskedLessons
 from daemon.learning.boarding import Boarding
@@ -49,7 +46,9 @@ from daemon.learning.learner import Learner
 from daemon.learning.leasing import Leasing
 from daemon.learning.live_forget import LiveForget
 from daemon.learning.other_lanes import OtherLanes
+from daemon.learning.planner import Planner
 from daemon.learning.policies import Policies, begun_policy
+from daemon.learning.precedence import Precedence
 from daemon.learning.rides import Rides
 from daemon.learning.settling import Settling
 from daemon.learning.snapshots import Snapshots
@@ -70,10 +69,6 @@ from store.store import Store
 
 logger = logging.getLogger(__name__)
 Say = Callable[[str], None]
-
-
-class ServiceFailed(Exception):
-    """The service stopped by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +158,13 @@ class Service:
         boarding = Boarding(lane, rides, adapters, learner, idle_seconds=idle, ttl_seconds=ttl)
         policies = Policies(store, self._policy)
         await policies.load()
+        precedence, room = Precedence(), SignalRoom(settings.max_signals)
+        planner = Planner(chat, policies, precedence, context_tokens=context_tokens)
         settling = Settling(
-            store,
-            rides,
-            adapters,
-            learner,
-            chat,
-            policies=policies,
-            context_tokens=context_tokens,
-            started_at_us=started_at_us,
+            store, rides, adapters, learner, planner, policies=policies, started_at_us=started_at_us
         )
-        room = SignalRoom(settings.max_signals)
         leasing = Leasing(store, snapshots, policies, settings)
-        intake = Intake(store, rides, adapters, chat, room, settling, leasing, policies=policies)
+        intake = Intake(store, rides, adapters, chat, room, settling, leasing, precedence, policies=policies)
         leasing.on_taken, leasing.on_lost = intake.take_up, learner.give_up
         asked = AskedLessons(store, rides, intake, boarding, learner)
         turns = Turns(
@@ -266,64 +255,3 @@ async def _owned(*work: Coroutine[object, object, None]) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def serve(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM; a second one has what is still open be cut off at once.
-
-    Raises:
-        ServiceFailed: the lane or one of the service's tasks failed.
-    """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    asyncio.run(_serve_until_signalled(settings))
-
-
-async def _serve_until_signalled(settings: Settings) -> None:
-    stop, hurry, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
-
-    def told() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    for number in (os_signal.SIGINT, os_signal.SIGTERM):
-        loop.add_signal_handler(number, told)
-    async with running(settings, stop, hurry, say=_say) as url:
-        _say(f"serving at {url}")
-        await stop.wait()
-        _say("stopping")
-
-
-def open_store(settings: Settings) -> Store:
-    """The ledger, made if there is none, under the name of the lane that has the data directory."""
-    return Store.open(settings.ledger, create=True, lane=lane_name(settings.data_dir))
-
-
-@asynccontextmanager
-async def running(
-    settings: Settings, stop: asyncio.Event, hurry: asyncio.Event, *, say: Say
-) -> AsyncIterator[str]:
-    """A running service; gives its URL. `stop` is set if it fails; set `hurry` for its end not to wait for anyone.
-
-    Raises:
-        ServiceFailed: the lane or a task failed while it ran.
-    """
-    failures: list[BaseException] = []
-
-    def failed(error: BaseException) -> None:
-        failures.append(error)
-        stop.set()
-
-    store = await asyncio.to_thread(open_store, settings)
-    try:
-        service = Service(settings, store, say=say, on_failure=failed, hurry=hurry)
-        async with service.serving() as url:
-            yield url
-    finally:
-        await asyncio.to_thread(store.close)
-    if failures:
-        raise ServiceFailed(f"the service stopped: {failures[0]}") from failures[0]
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"ridealong: {line}\n")
-    sys.stderr.flush()

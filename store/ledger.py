@@ -176,20 +176,18 @@ def page_onward(session: Session, filter_: Filter, *, cursor: int, limit: int) -
 
 
 def _chained(entry: Entry, *, seq: int, at_us: int, previous: str) -> LedgerRow:
-    body = json.loads(canonical(entry.body))  # hashed as it will be read: lists for tuples, text for keys
-    row = LedgerRow(
-        seq=seq,
-        at_us=at_us,
-        kind=entry.kind,
-        agent=entry.agent,
-        context=entry.context,
-        code=entry.code,
-        subject=entry.subject,
-        body=body,
-        previous=previous,
-        sha="",
-    )
-    return replace(row, sha=row_sha(columns_of(row)))
+    columns = {
+        "seq": seq,
+        "at_us": at_us,
+        "kind": entry.kind,
+        "agent": entry.agent,
+        "context": entry.context,
+        "code": entry.code,
+        "subject": entry.subject,
+        "body": json.loads(canonical(entry.body)),  # hashed as it will be read: lists for tuples, text for keys
+        "previous": previous,
+    }
+    return LedgerRow(**columns, sha=row_sha(columns))
 
 
 def first_at(at_us: int) -> ScalarSelect[int]:

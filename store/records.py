@@ -94,15 +94,6 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
-    """What became of one signal that was put: `same` is a retry, `conflict` an id taken by another body."""
-
-    id: str
-    status: Literal["new", "same", "conflict"]
-    state: SignalState
-
-
-@dataclass(frozen=True, slots=True)
 class RefusedSignal:
     """Why a signal makes no lesson."""
 
@@ -119,15 +110,34 @@ class KeptSignal:
     signal: Signal
     state: SignalState
     received_at_us: int
-    lesson: str | None
-    code: str | None
-    message: str | None
-    position: int | None
-    step: str | None
-    step_number: int | None
-    loss_before: float | None
-    loss_after: float | None
+    lesson: str | None = None
+    code: str | None = None
+    message: str | None = None
+    position: int | None = None
+    step: str | None = None
+    step_number: int | None = None
+    loss_before: float | None = None
+    loss_after: float | None = None
     """None also where it was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """What became of one signal that was put: `same` is a retry, `conflict` an id taken by another body."""
+
+    status: Literal["new", "same", "conflict"]
+    kept: KeptSignal
+    """As it now is; of a conflict, the one that was there."""
+
+    @property
+    def id(self) -> str:
+        """The signal's id."""
+        return self.kept.signal.id
+
+    @property
+    def state(self) -> SignalState:
+        """Where it stands."""
+        return self.kept.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

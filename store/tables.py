@@ -89,6 +89,12 @@ class TurnTable(Base):
         ),
         Index(None, "agent", "context", "created_at_us"),
         Index(None, "agent", "created_at_us"),
+        Index(
+            "ix_turns_private",
+            *("agent", "context", "private"),
+            sqlite_where=text("private = 1"),
+            postgresql_where=text("private"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)

@@ -8,7 +8,7 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import LargeBinary, exists, select, type_coerce
+from sqlalchemy import LargeBinary, select, type_coerce
 from sqlalchemy.orm import Session
 
 from store import ledger
@@ -117,8 +117,15 @@ def begun_with(session: Session, *, agent: str, tokens: tuple[int, ...]) -> Turn
 
 def context_is_private(session: Session, *, agent: str, context: str) -> bool:
     """Whether any turn of the agent in that context was private."""
-    mine = exists().where(TurnTable.agent == agent, TurnTable.context == context, TurnTable.private)
-    return bool(session.scalar(select(mine)))
+    return bool(private_among(session, [(agent, context)]))
+
+
+def private_among(session: Session, rooms: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Which of these contexts, each of an agent, had a private turn."""
+    agents, contexts = ({room[part] for room in rooms} for part in (0, 1))
+    near = (TurnTable.agent.in_(agents), TurnTable.context.in_(contexts))  # of pairs SQLite reads the whole index
+    found = session.execute(select(TurnTable.agent, TurnTable.context).where(TurnTable.private, *near).distinct())
+    return {(row.agent, row.context) for row in found}.intersection(rooms)
 
 
 def _require_free(session: Session, turn_id: str) -> None:

@@ -13,6 +13,7 @@ from daemon.bench.ledger import run_ledger
 from daemon.bench.plan import ROUNDS, TINY, TINY_ROUNDS, TOP, Plan, Sizes
 from daemon.bench.serve import run_serve
 from daemon.bench.sides import SideFailed
+from daemon.bench.signals import run_signals
 from daemon.bench.start import run_start
 from daemon.commands.child import ChildFailed
 from daemon.commands.terminal import fail
@@ -26,6 +27,7 @@ BENCHES = {
     "memory": run_memory,
     "start": run_start,
     "ledger": run_ledger,
+    "signals": run_signals,
 }
 
 

@@ -37,6 +37,8 @@ class Sizes:
     block_turns: int = 3
     """Turns with pauses in one block."""
     ledger_rows: int = 1_000_000
+    signal_batches: int = 100
+    """Batches of the signals bench in one run."""
 
 
 TINY = Sizes(
@@ -51,6 +53,7 @@ TINY = Sizes(
     turn_tokens=6,
     block_turns=2,
     ledger_rows=600,
+    signal_batches=3,
 )
 """Sizes at which a bench runs in seconds and measures nothing worth knowing: for the tests."""
 

@@ -115,10 +115,11 @@ def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     bench = commands.add_parser("bench", help="measure, against the alternatives where there are any")
     bench.add_argument(
         "what",
-        choices=["learn", "serve", "interference", "memory", "start", "ledger"],
+        choices=["learn", "serve", "interference", "memory", "start", "ledger", "signals"],
         help="learn: a lesson against trl and plain PEFT; serve: decode and prefill against transformers; "
         "interference: what a turn notices of lessons; memory: a lesson after a long prefix against a short one; "
-        "start: launch to serving; ledger: pages of a million rows",
+        "start: launch to serving; ledger: pages of a million rows; "
+        "signals: signals taken over HTTP",
     )
     bench.add_argument("--rounds", type=_positive, help="alternations of the sides (default: 5; tiny: 2)")
     bench.add_argument("--check", action="store_true", help="exit with status 1 when a bar is not met")
@@ -149,7 +150,7 @@ def _serve(given: argparse.Namespace) -> int:
     settings = _settings(given)
     from daemon.http.errors import SnapshotDamaged  # noqa: PLC0415 - torch is loaded here, not for --help
     from daemon.http.keys import BadKeys  # noqa: PLC0415
-    from daemon.service import ServiceFailed, serve  # noqa: PLC0415
+    from daemon.running import ServiceFailed, serve  # noqa: PLC0415
     from engine.errors import EngineError  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 

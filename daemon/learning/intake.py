@@ -3,7 +3,7 @@
 - Acknowledged means committed: a signal is on disk before its sender is answered.
 - A list is taken whole or not at all: one id that clashes refuses the list and records nothing of it. A list that
   is sent to be taken each by itself has its clashes told, and the others recorded.
-- One signal's sender is answered when it is settled; a list's as well, or once it has waited `ANSWER_SECONDS`.
+- One signal's sender is answered when it is settled; a list's when it is on disk.
 - Settling goes batch by batch, never two at once; whoever is next settles all that waits by then.
 - Whose an agent is settles what is said of her (`Leasing`); what is not for this lane waits for the one it is for.
 - Settling is done again for whatever a crash left unsettled, once the turns it left open are ended.
@@ -24,9 +24,10 @@ from daemon.http.limits import SignalRoom
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.leasing import Leasing
 from daemon.learning.policies import Policies
+from daemon.learning.precedence import Precedence
 from daemon.learning.records import pending_of, stored_signal
 from daemon.learning.rides import Rides
-from daemon.learning.settling import Settling, settle_about_others
+from daemon.learning.settling import Settling, ends_of
 from daemon.text.chat_template import HuggingFaceChat
 from signals.policy import Policy
 from signals.records import Correction, Relevance, Signal, Verdict, parse_signal
@@ -39,14 +40,8 @@ from store.store import Store
 
 logger = logging.getLogger(__name__)
 
-_WORDLESS = frozenset({"relevance", "verdict"})
-"""Kinds whose bodies hold none of what was said; they are kept whole, and so still count, in private contexts."""
-
-ANSWER_SECONDS = 0.02
-"""How long the answer to a list waits for it to be settled: what needs no tokenizer is settled by then."""
-
-SETTLED_TOGETHER = 100
-"""Signals settled in one transaction: a few milliseconds of the writer's time."""
+SETTLED_TOGETHER = 40
+"""Signals settled in one transaction: a few milliseconds of the writer's time, which others' putting waits for."""
 
 
 F = TypeVar("F", bound="asyncio.Future[Any]")
@@ -83,6 +78,7 @@ class Intake:
         room: SignalRoom,
         settling: Settling,
         leasing: Leasing,
+        precedence: Precedence,
         *,
         policies: Policies,
     ) -> None:
@@ -94,6 +90,7 @@ class Intake:
         self._chat = chat
         self._policies = policies
         self._settling = settling
+        self._precedence = precedence
         self._one_settles = asyncio.Lock()
         self._unsettled: dict[str, Signal] = {}
         self._work: set[asyncio.Future[Any]] = set()
@@ -106,8 +103,8 @@ class Intake:
         sender: Trust,
         sent: str | None = None,
         each: bool = False,
-    ) -> list[tuple[Put, KeptSignal]]:
-        """Put signals on disk and settle them; each with its state now. Goes on if the sender goes away.
+    ) -> list[Put]:
+        """Put signals on disk and settle them; each as it now is. Goes on if the sender goes away.
 
         `sender` says how far who sent them is trusted; `sent` is the fingerprint of what was sent, where that is
         not the signals themselves. With `each` a signal that clashes is told of in its `Put`, and the others are
@@ -123,9 +120,11 @@ class Intake:
         self._room.take(len(given))
         taking = self._begin(_Batch(given, private, sender, sent, each), room=len(given))
         taken = await asyncio.shield(taking)
-        await asyncio.wait([taken.settled], timeout=None if len(given) == 1 else ANSWER_SECONDS)
-        kept = await self._store.read(signals.signals_of, [put.id for put in taken.puts])
-        return list(zip(taken.puts, kept, strict=True))
+        if len(taken.puts) > 1:
+            return taken.puts
+        await asyncio.wait([taken.settled])
+        (put,) = taken.puts
+        return [replace(put, kept=await self._store.read(signals.signal_of, put.id))]
 
     async def take_own(self, signal: Signal, *, private: bool, sender: Trust) -> None:
         """Put a signal that came with a turn on disk and settle it. As the turn had room, so has it."""
@@ -201,7 +200,8 @@ class Intake:
 
         async def take() -> _Taken:
             try:
-                puts = await self._store.write(_put_all, batch, self._policies.now)
+                with self._precedence.going_first():
+                    puts = await self._store.write(_put_all, batch, self._policies.now)
             except BaseException:
                 self._room.leave(room)
                 raise
@@ -269,26 +269,21 @@ class Intake:
 
 
 def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:
-    """Put a batch, and settle of it what only tells about others."""
+    """Put a batch; what only tells about others is settled with that."""
     rows = [
         stored_signal(signal, now_us=now_us(), sender=batch.sender, sent=batch.sent) for signal in batch.signals
     ]
-    rooms = {(row.agent, row.context) for row in rows if row.kind not in _WORDLESS}
-    hidden = {
-        (agent, context): batch.private
-        or context in policy.of(agent).private_contexts
-        or turns.context_is_private(session, agent=agent, context=context)
-        for agent, context in rooms
-    }
-    kept = [replace(row, private=row.kind not in _WORDLESS and hidden[row.agent, row.context]) for row in rows]
-    puts = signals.put_signals(session, kept)
+    kept = [
+        replace(row, private=batch.private or row.context in policy.of(row.agent).private_contexts) for row in rows
+    ]
+    first = {signal.id: signal for signal in reversed(batch.signals)}.values()
+    about_others = [signal for signal in first if isinstance(signal, Relevance | Verdict)]
+    elsewhere = _elsewhere(session, {signal.agent for signal in about_others})
+    ends = ends_of(session, [signal for signal in about_others if signal.agent not in elsewhere], policy)
+    puts = signals.put_signals(session, kept, ends=ends)
     clashes = [put.id for put in puts if put.status == "conflict"]
     if clashes and not batch.each:
         raise conflict(*clashes)
-    new = [signal for signal, put in zip(batch.signals, puts, strict=True) if put.status == "new"]
-    about_others = [signal for signal in new if isinstance(signal, Relevance | Verdict)]
-    elsewhere = _elsewhere(session, {signal.agent for signal in about_others})
-    settle_about_others(session, [signal for signal in about_others if signal.agent not in elsewhere], policy)
     return puts
 
 

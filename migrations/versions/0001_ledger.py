@@ -77,6 +77,13 @@ def create_turns() -> None:
     )
     op.create_index("ix_turns_agent_context_created_at_us", "turns", ["agent", "context", "created_at_us"])
     op.create_index("ix_turns_agent_created_at_us", "turns", ["agent", "created_at_us"])
+    op.create_index(
+        "ix_turns_private",
+        "turns",
+        ["agent", "context", "private"],
+        sqlite_where=sa.text("private = 1"),
+        postgresql_where=sa.text("private"),
+    )
 
 
 def create_lessons() -> None:

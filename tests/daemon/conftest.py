@@ -16,7 +16,8 @@ from tokenizers import Tokenizer
 
 from daemon.commands.child import Child, serving_child
 from daemon.config import Settings
-from daemon.service import Service, open_store
+from daemon.running import open_store
+from daemon.service import Service
 from store.store import Store
 from tests.daemon.scripted import Says, scripted
 from tests.daemon.tiny_chat import TOOLS_TEMPLATE, write_tiny_chat

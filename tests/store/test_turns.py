@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from store.database import Database
@@ -21,6 +22,7 @@ from store.turns import (
     last_on_slot,
     latest_turn,
     open_turn,
+    private_among,
     record_turn,
     turn_of,
 )
@@ -223,3 +225,18 @@ def test_what_was_said_is_read_as_it_was_written(database: Database, said: str) 
     with database.read() as session:
         kept = turn_of(session, "t1")
         assert (kept.reply_text, kept.messages) == (said, [{"role": "user", "content": said}])
+
+
+def test_private_contexts_are_found_without_reading_a_turn(sqlite: Database) -> None:
+    with sqlite.write() as session:
+        record_turn(session, a_turn(private=True))
+        record_turn(session, a_turn("t2", context="hall"))
+        record_turn(session, a_turn("t3", agent="bob"))
+    asked = list[tuple[str, Any]]()
+    with sqlite.read() as session:
+        event.listen(session.get_bind(), "before_cursor_execute", lambda *said: asked.append(said[2:4]))
+        rooms = [("ada", "room"), ("ada", "hall"), ("bob", "room"), ("eve", "nowhere")]
+        assert private_among(session, rooms) == {("ada", "room")}
+        statement, values = asked[-1]
+        plan = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+    assert any("SEARCH turns USING COVERING INDEX ix_turns_private" in row.detail for row in plan), plan

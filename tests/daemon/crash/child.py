@@ -23,7 +23,8 @@ import daemon.serving.loading as loading_module
 import store.database as database_module
 from daemon.config import Settings
 from daemon.learning import disk
-from daemon.service import Service, open_store
+from daemon.running import open_store
+from daemon.service import Service
 from engine.lora import tensors_sha256
 from engine.weights import load_model
 from store import adapters as stored_adapters

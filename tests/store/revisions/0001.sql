@@ -12,9 +12,9 @@ CREATE TABLE adapters (
 	CONSTRAINT uq_adapters_agent_version UNIQUE (agent, version), 
 	CONSTRAINT ck_adapters_versions_are_numbered CHECK ((state = 'shadow') = (version IS NULL))
 );
-INSERT INTO "adapters" VALUES(1,'ada','shadow',NULL,'sha1','shadow/sha1.safetensors',1,1796256010251520);
-INSERT INTO "adapters" VALUES(2,'ada','kept',0,'sha0','shadow/sha0.safetensors',0,1796256010202698);
-INSERT INTO "adapters" VALUES(3,'ada','stable',1,'sha1','shadow/sha1.safetensors',1,1796256010269222);
+INSERT INTO "adapters" VALUES(1,'ada','shadow',NULL,'sha1','shadow/sha1.safetensors',1,1796263831130421);
+INSERT INTO "adapters" VALUES(2,'ada','kept',0,'sha0','shadow/sha0.safetensors',0,1796263831109612);
+INSERT INTO "adapters" VALUES(3,'ada','stable',1,'sha1','shadow/sha1.safetensors',1,1796263831137511);
 CREATE TABLE alembic_version (
 	version_num VARCHAR(32) NOT NULL, 
 	CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)
@@ -41,13 +41,13 @@ CREATE TABLE ledger (
 	sha TEXT NOT NULL, 
 	CONSTRAINT pk_ledger PRIMARY KEY (seq)
 );
-INSERT INTO "ledger" VALUES(1,1796256010186806,'turn','ada','room',NULL,'t1','{"adapter": "base", "cached_token_count": 2, "finish_reason": "stop", "first_token_ms": 4.5, "lane": "alone", "private": false, "prompt_token_count": 5, "reply_token_count": 3, "slot": 0, "total_ms": 31.25}','0000000000000000000000000000000000000000000000000000000000000000','42effa2db3046e7d91032ad7301abd9005852f596341fe9685abadf9143284cd');
-INSERT INTO "ledger" VALUES(2,1796256010193743,'signal','ada','room',NULL,'s1','{"engram": null, "fingerprint": "f1", "kind": "engram", "state": "received", "turn": "t1"}','42effa2db3046e7d91032ad7301abd9005852f596341fe9685abadf9143284cd','ab7149140f6a58741b9579655638d4b1152f94767b41e3d5a6da0507b73e56f9');
-INSERT INTO "ledger" VALUES(3,1796256010209032,'promotion','ada',NULL,NULL,'ada','{"sha": "sha0", "snapshot": "shadow/sha0.safetensors", "version": 0}','ab7149140f6a58741b9579655638d4b1152f94767b41e3d5a6da0507b73e56f9','1b25cc1a6859e6060839d530e014be691e17c23f176cd03a64e757094de91849');
-INSERT INTO "ledger" VALUES(4,1796256010216473,'lesson','ada','room',NULL,'l1','{"kind": "action", "lr": null, "prefix_token_count": 4, "rows": 3, "signals": {"s1": "makes"}, "state": "planned", "turn": "t1", "weight_sum": 0.35}','1b25cc1a6859e6060839d530e014be691e17c23f176cd03a64e757094de91849','848974dc9c910e6e8575566d51b53c97e9873e548792a884b3f3b1d86f25070e');
-INSERT INTO "ledger" VALUES(5,1796256010241900,'lesson','ada','room',NULL,'l1','{"ridden_turn": "t2", "state": "riding"}','848974dc9c910e6e8575566d51b53c97e9873e548792a884b3f3b1d86f25070e','f1e6df17c50966fb7a61c47f944a3cade856a204ac6326df6bb97e253aecc33c');
-INSERT INTO "ledger" VALUES(6,1796256010265505,'step','ada','room',NULL,'x1','{"gradient_norm": 0.75, "kl_served": null, "learning_ms": 120.5, "lesson": "l1", "loss_after": 1.5, "loss_before": 2.5, "lr": 0.0001, "number": 1, "peak_bytes": 8589934592, "rows": 3, "shadow_after": "sha1", "shadow_before": "sha0", "signals": ["s1"], "snapshot": "shadow/sha1.safetensors", "waited_ms": 3.5}','f1e6df17c50966fb7a61c47f944a3cade856a204ac6326df6bb97e253aecc33c','d07e150fdcd1ffd868e34104c199eb99eafadf71b946d3ba6fc9e0e62c66e9bc');
-INSERT INTO "ledger" VALUES(7,1796256010270215,'promotion','ada',NULL,NULL,'ada','{"replaces": 0, "sha": "sha1", "snapshot": "shadow/sha1.safetensors", "step_number": 1, "version": 1}','d07e150fdcd1ffd868e34104c199eb99eafadf71b946d3ba6fc9e0e62c66e9bc','d9853aca08b762512d254894612334b42770546404063cf746e075c0d162bf3d');
+INSERT INTO "ledger" VALUES(1,1796263831101651,'turn','ada','room',NULL,'t1','{"adapter": "base", "cached_token_count": 2, "finish_reason": "stop", "first_token_ms": 4.5, "lane": "alone", "private": false, "prompt_token_count": 5, "reply_token_count": 3, "slot": 0, "total_ms": 31.25}','0000000000000000000000000000000000000000000000000000000000000000','ff35bf7525adb179c86172ae254635a7d914207e696517217febe4a6f5a79942');
+INSERT INTO "ledger" VALUES(2,1796263831105361,'signal','ada','room',NULL,'s1','{"engram": null, "fingerprint": "f1", "kind": "engram", "state": "received", "turn": "t1"}','ff35bf7525adb179c86172ae254635a7d914207e696517217febe4a6f5a79942','9c133cc16a87a226b00d1a1fadf97164550ccc676a598a1c757d4f64eb9dc18c');
+INSERT INTO "ledger" VALUES(3,1796263831111487,'promotion','ada',NULL,NULL,'ada','{"sha": "sha0", "snapshot": "shadow/sha0.safetensors", "version": 0}','9c133cc16a87a226b00d1a1fadf97164550ccc676a598a1c757d4f64eb9dc18c','46b49736413a28665e524d89e5a02912c7233369057c23f2f3b7a56ce8d08e3f');
+INSERT INTO "ledger" VALUES(4,1796263831114402,'lesson','ada','room',NULL,'l1','{"kind": "action", "lr": null, "prefix_token_count": 4, "rows": 3, "signals": {"s1": "makes"}, "state": "planned", "turn": "t1", "weight_sum": 0.35}','46b49736413a28665e524d89e5a02912c7233369057c23f2f3b7a56ce8d08e3f','e22571e99bd9719a6767d20d9fcb257d472ccb7d1949cac2e066192814593fdd');
+INSERT INTO "ledger" VALUES(5,1796263831125749,'lesson','ada','room',NULL,'l1','{"ridden_turn": "t2", "state": "riding"}','e22571e99bd9719a6767d20d9fcb257d472ccb7d1949cac2e066192814593fdd','b7d009722cfb800a925ca5342759ec7471130469c85e089b0c5f3881a8d3f6d4');
+INSERT INTO "ledger" VALUES(6,1796263831134878,'step','ada','room',NULL,'x1','{"gradient_norm": 0.75, "kl_served": null, "learning_ms": 120.5, "lesson": "l1", "loss_after": 1.5, "loss_before": 2.5, "lr": 0.0001, "number": 1, "peak_bytes": 8589934592, "rows": 3, "shadow_after": "sha1", "shadow_before": "sha0", "signals": ["s1"], "snapshot": "shadow/sha1.safetensors", "waited_ms": 3.5}','b7d009722cfb800a925ca5342759ec7471130469c85e089b0c5f3881a8d3f6d4','cada5939e27887c40777de922110b57a898e0e6e2680333abc39c072f1b9f9b5');
+INSERT INTO "ledger" VALUES(7,1796263831138355,'promotion','ada',NULL,NULL,'ada','{"replaces": 0, "sha": "sha1", "snapshot": "shadow/sha1.safetensors", "step_number": 1, "version": 1}','cada5939e27887c40777de922110b57a898e0e6e2680333abc39c072f1b9f9b5','b4865583363d4c0af55555a7e99fc6bd1b2113dfa16e090c91a6a38b37a9fd08');
 CREATE TABLE lesson_signals (
 	lesson TEXT NOT NULL, 
 	signal TEXT NOT NULL, 
@@ -77,7 +77,7 @@ CREATE TABLE lessons (
 	CONSTRAINT pk_lessons PRIMARY KEY (id), 
 	CONSTRAINT fk_lessons_turn FOREIGN KEY(turn) REFERENCES turns (id)
 );
-INSERT INTO "lessons" VALUES('l1','ada','room','t1','action','learned',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F',NULL,1796256010216473,'t2',NULL,NULL,NULL);
+INSERT INTO "lessons" VALUES('l1','ada','room','t1','action','learned',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F',NULL,1796263831114402,'t2',NULL,NULL,NULL);
 CREATE TABLE signals (
 	id TEXT NOT NULL, 
 	agent TEXT NOT NULL, 
@@ -102,7 +102,7 @@ CREATE TABLE signals (
 	CONSTRAINT fk_signals_lesson FOREIGN KEY(lesson) REFERENCES lessons (id), 
 	CONSTRAINT ck_signals_private_is_wordless CHECK (NOT private OR body IS NULL)
 );
-INSERT INTO "signals" VALUES('s1','ada','room','engram','t1',NULL,5,'{"quote": "the cellar key", "relevance": 0.7}','f1','authenticated',0,'learned',NULL,NULL,NULL,1796256010193743,2,'l1');
+INSERT INTO "signals" VALUES('s1','ada','room','engram','t1',NULL,5,'{"quote": "the cellar key", "relevance": 0.7}','f1','authenticated',0,'learned',NULL,NULL,NULL,1796263831105361,2,'l1');
 ANALYZE "sqlite_master";
 INSERT INTO "sqlite_stat1" VALUES('ledger',NULL,'1000000');
 INSERT INTO "sqlite_stat1" VALUES('ledger','ix_ledger_agent_seq','1000000 100000 1');
@@ -157,7 +157,7 @@ CREATE TABLE steps (
 	CONSTRAINT fk_steps_lesson FOREIGN KEY(lesson) REFERENCES lessons (id), 
 	CONSTRAINT fk_steps_prefix_turn FOREIGN KEY(prefix_turn) REFERENCES turns (id)
 );
-INSERT INTO "steps" VALUES('x1','l1','ada',1,'["s1"]','t1',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F','base','{"slot": 0, "runs": [[4, 4]]}','{"model": "tiny"}',0,2,2.5,X'0000000000000440000000000000F87F000000000000C03F',1.5,X'000000000000F83F000000000000F87F000000000000B03F',NULL,0.75,'adamw','{"betas": [0.9, 0.999], "eps": 1e-08}',0.0001,64,'sha0','sha1','shadow/sha1.safetensors',120.5,3.5,8589934592,1796256010251520);
+INSERT INTO "steps" VALUES('x1','l1','ada',1,'["s1"]','t1',4,X'0F0000001500000016000000',X'160000000000000001000000',X'000000000000D03F00000000000000009A9999999999B93F','base','{"slot": 0, "runs": [[4, 4]]}','{"model": "tiny"}',0,2,2.5,X'0000000000000440000000000000F87F000000000000C03F',1.5,X'000000000000F83F000000000000F87F000000000000B03F',NULL,0.75,'adamw','{"betas": [0.9, 0.999], "eps": 1e-08}',0.0001,64,'sha0','sha1','shadow/sha1.safetensors',120.5,3.5,8589934592,1796263831130421);
 CREATE TABLE turns (
 	id TEXT NOT NULL, 
 	agent TEXT NOT NULL, 
@@ -184,6 +184,7 @@ CREATE TABLE turns (
 INSERT INTO "turns" VALUES('t1','ada','room',0,'alone',0,'base','[{"role": "user", "content": "the cellar key"}]','{"documents": ["the cellar key"]}',X'0B0000000C0000000D000000410D03000F000000',X'150000001600000017000000','the cellar key',5,3,2,'stop',1000,4.5,31.25);
 CREATE INDEX ix_turns_agent_context_created_at_us ON turns (agent, context, created_at_us);
 CREATE INDEX ix_turns_agent_created_at_us ON turns (agent, created_at_us);
+CREATE INDEX ix_turns_private ON turns (agent, context, private) WHERE private = 1;
 CREATE INDEX ix_lessons_agent_context_state ON lessons (agent, context, state);
 CREATE INDEX ix_lessons_agent_state_code_planned_at_us ON lessons (agent, state, code, planned_at_us);
 CREATE INDEX ix_lessons_listed ON lessons (planned_at_us, id, agent, context, state, code);
