@@ -156,10 +156,10 @@ def _lock_of(url: URL) -> WriterLock | None:
 
 def _check_revision(database: Database, url: URL, *, create: bool) -> None:
     engine, needed = database.engine, revisions.head()
-    found = revisions.current(engine)
-    if found is None and create and revisions.is_empty(engine):
+    if create and revisions.is_empty(engine):  # looked at first: tables that another lane makes come with a revision
         revisions.upgrade(engine)
         return
+    found = revisions.current(engine)
     if found != needed:
         sqlite = url.get_backend_name() == "sqlite"
         place = f"--data-dir {Path(url.database or '').parent}" if sqlite else f"--database {url!r}"
