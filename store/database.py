@@ -156,7 +156,7 @@ def _lock_of(url: URL) -> WriterLock | None:
 
 def _check_revision(database: Database, url: URL, *, create: bool) -> None:
     engine, needed = database.engine, revisions.head()
-    if create and revisions.is_empty(engine):  # looked at first: tables that another lane makes come with a revision
+    if create and revisions.is_empty(engine):  # first: what another lane makes comes with a revision
         revisions.upgrade(engine)
         return
     found = revisions.current(engine)
