@@ -21,6 +21,12 @@ from tests.daemon.test_cli import Capture, command
 from tests.daemon.test_learning import corrected, go_on
 from tests.daemon.test_ledger_stream import append, entries
 
+AT_A_TERMINAL = (
+    "import signal, sys; from daemon.commands.cli import main;"
+    "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(main())"
+)
+"""`ridealong` as a terminal starts it: what is started in the background may have been told not to hear SIGINT."""
+
 
 def written(data_dir: Path, count: int) -> tuple[str, ...]:
     """A ledger of so many rows; the flags that name it."""
@@ -88,7 +94,7 @@ async def test_a_tail_follows_a_service_to_its_end(running: Running, capsys: Cap
 
 async def test_a_tail_follows_the_file_until_it_is_told_to_stop(tmp_path: Path) -> None:
     place = written(tmp_path, 2)
-    given = ["-m", "daemon.commands.cli", "ledger", "tail", "-f", "--json", *place, "--agent", AGENT]
+    given = ["-c", AT_A_TERMINAL, "ledger", "tail", "-f", "--json", *place, "--agent", AGENT]
     tail = await asyncio.create_subprocess_exec(sys.executable, *given, stdout=asyncio.subprocess.PIPE)
     assert tail.stdout is not None
     async with asyncio.timeout(60):
