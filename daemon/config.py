@@ -48,6 +48,9 @@ class Settings(BaseModel):
         description="the ledger's postgresql:// URL, better given by the environment; else a SQLite file in the "
         "data directory",
     )
+    lease_seconds: float = Field(
+        30.0, gt=0, description="how long a lane that says nothing keeps its agents, where lanes share a database"
+    )
     model_cache: Path | None = Field(
         None, description="where converted weights are kept; else models/ in the data directory"
     )

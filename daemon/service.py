@@ -9,8 +9,6 @@
 
 import asyncio
 import logging
-import signal as os_signal
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,15 +20,18 @@ from daemon.dialects.every import dialect_handlers
 from daemon.dialects.prompts import Prompts
 from daemon.http import openapi
 from daemon.http.connections import listening
+from daemon.http.forget_route import ForgetRoute
 from daemon.http.keys import Keys
 from daemon.http.lane_state import LaneFacts, LaneState
 from daemon.http.learn_route import LearnRoute
 from daemon.http.ledger_routes import LedgerRoutes
 from daemon.http.ledger_stream import LedgerFeed, LedgerStream
+from daemon.http.lesson_routes import LessonRoutes
 from daemon.http.limits import SignalRoom, TextLimit, TurnQueue
 from daemon.http.lora_routes import LoraRoutes
 from daemon.http.metrics import Metrics, MetricsRoute
 from daemon.http.open_requests import OpenRequests
+from daemon.http.page_routes import PageRoutes
 from daemon.http.policy_routes import PolicyRoutes
 from daemon.http.routes import Routes, application
 from daemon.http.signal_routes import SignalRoutes
@@ -38,11 +39,16 @@ from daemon.http.summary_route import SummaryRoute
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.asked_lessons import AskedLessons
 from daemon.learning.boarding import Boarding
-from daemon.learning.disk import make_folder
+from daemon.learning.checking import check_adapters
 from daemon.learning.exports import sweep as sweep_exports
 from daemon.learning.intake import Intake
 from daemon.learning.learner import Learner
+from daemon.learning.leasing import Leasing
+from daemon.learning.live_forget import LiveForget
+from daemon.learning.other_lanes import OtherLanes
+from daemon.learning.planner import Planner
 from daemon.learning.policies import Policies, begun_policy
+from daemon.learning.precedence import Precedence
 from daemon.learning.rides import Rides
 from daemon.learning.settling import Settling
 from daemon.learning.snapshots import Snapshots
@@ -58,16 +64,11 @@ from engine.machine import MadeBy
 from engine.orders import LessonEnded, LessonStarted
 from engine.shadow import OptimizerSettings
 from engine.weights import LoadedModel
-from store import adapters as stored_adapters
 from store.clock import now_us
 from store.store import Store
 
 logger = logging.getLogger(__name__)
 Say = Callable[[str], None]
-
-
-class ServiceFailed(Exception):
-    """The service stopped by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,9 @@ class _Parts:
     asked: AskedLessons
     requests: OpenRequests
     feed: LedgerFeed
+    leasing: Leasing
+    others: OtherLanes
+    forget: LiveForget
     app: web.Application
 
 
@@ -115,14 +119,16 @@ class Service:
 
         Raises:
             SnapshotDamaged: an agent's adapters are damaged, or were made for another model or rank.
+            OtherModel: another lane of the database serves another model.
         """
         started_at_us = now_us()
         await self.lane.start()
         try:
             parts = self._parts = await self._compose(started_at_us)
-            await self._check_adapters(parts.snapshots)
+            await check_adapters(self._store, parts.snapshots)
+            await asyncio.to_thread(sweep_exports, self._settings.exports)
             await parts.intake.recover()
-            async with _owned(self._watched(parts.learner.follow()), self._watched(parts.boarding.fill_gaps())):
+            async with _owned(*map(self._watched, _tasks(parts))):
                 parts.boarding.stir()
                 async with listening(parts.app, self._settings) as url:
                     yield url
@@ -132,6 +138,7 @@ class Service:
                 await parts.intake.settled()
                 await self.lane.close()
                 await parts.learner.settled()
+                await parts.leasing.end()
         finally:
             await self.lane.close()
 
@@ -147,28 +154,18 @@ class Service:
         adapters = AgentAdapters(store, lane, snapshots, loras)
         metrics = Metrics(lane, rides, slots=settings.slots, model=model.name)
         learner = Learner(store, rides, adapters, snapshots, metrics, optimizer=self._optimizer, made_by=made_by)
-        boarding = Boarding(
-            lane,
-            rides,
-            adapters,
-            learner,
-            idle_seconds=settings.idle_seconds,
-            ttl_seconds=settings.lesson_ttl_seconds,
-        )
+        idle, ttl = settings.idle_seconds, settings.lesson_ttl_seconds
+        boarding = Boarding(lane, rides, adapters, learner, idle_seconds=idle, ttl_seconds=ttl)
         policies = Policies(store, self._policy)
         await policies.load()
+        precedence, room = Precedence(), SignalRoom(settings.max_signals)
+        planner = Planner(chat, policies, precedence, context_tokens=context_tokens)
         settling = Settling(
-            store,
-            rides,
-            adapters,
-            learner,
-            chat,
-            policies=policies,
-            context_tokens=context_tokens,
-            started_at_us=started_at_us,
+            store, rides, adapters, learner, planner, policies=policies, started_at_us=started_at_us
         )
-        room = SignalRoom(settings.max_signals)
-        intake = Intake(store, rides, adapters, chat, room, settling, policies=policies)
+        leasing = Leasing(store, snapshots, policies, settings)
+        intake = Intake(store, rides, adapters, chat, room, settling, leasing, precedence, policies=policies)
+        leasing.on_taken, leasing.on_lost = intake.take_up, learner.give_up
         asked = AskedLessons(store, rides, intake, boarding, learner)
         turns = Turns(
             store,
@@ -183,7 +180,7 @@ class Service:
             end_tokens=model.end_tokens,
             context_tokens=context_tokens,
         )
-        routes = Routes(store, lane, learner, adapters, exports=exports, model=model.name)
+        routes = Routes(store, lane, learner, adapters, leasing, exports=exports, model=model.name)
         texts = TextLimit(context_tokens=context_tokens, longest_token_chars=chat.longest_token_chars)
         prompts = Prompts(chat, Grammars(model.tokenizer, model.end_tokens), texts)
         state = LaneState(lane, chat, LaneFacts(model.name, model.directory, settings.slots, context_tokens))
@@ -194,11 +191,17 @@ class Service:
         feed = LedgerFeed(store)
         others += SummaryRoute(store, metrics, duty=settings.duty).routes()
         others += [*LedgerStream(store, feed).routes(), *LedgerRoutes(store).routes()]
+        forget = LiveForget(settings, store, adapters, learner, intake, leasing)
+        others += ForgetRoute(forget).routes()
+        others += [*LessonRoutes(store, policies, chat.token_texts).routes(), *PageRoutes().routes()]
         requests = OpenRequests(drain_seconds=settings.drain_seconds, hurry=self._hurry)
         endpoints = dialect_handlers(turns, prompts, model=model.name)
         app = application(routes, endpoints, others, settings=settings, keys=self._keys, requests=requests)
         app.add_routes([openapi.route(app)])
-        return _Parts(snapshots, learner, boarding, intake, turns, asked, requests, feed, app)
+        others_write = OtherLanes(store, intake, adapters, policies, boarding)
+        return _Parts(
+            snapshots, learner, boarding, intake, turns, asked, requests, feed, leasing, others_write, forget, app
+        )
 
     def _load(self) -> Lane:
         """Load the model; runs on the lane's thread."""
@@ -221,15 +224,11 @@ class Service:
             logger.exception("a task of the service failed")
             self._on_failure(error)
 
-    async def _check_adapters(self, snapshots: Snapshots) -> None:
-        """Refuse adapters that were made for something else; delete what nothing names or is half written."""
-        named: set[str] = set()
-        for agent in await self._store.read(stored_adapters.agents_with_adapters):
-            kept = await self._store.read(stored_adapters.adapters_of, agent)
-            await asyncio.to_thread(snapshots.check, kept.shadow.snapshot)
-            named |= {kept.shadow.snapshot, *(version.snapshot for version in kept.versions)}
-        await asyncio.to_thread(snapshots.sweep, named)
-        await asyncio.to_thread(sweep_exports, self._settings.exports)
+
+def _tasks(parts: _Parts) -> list[Coroutine[object, object, None]]:
+    """What runs beside the serving."""
+    others = [parts.leasing.keep(), parts.others.look(), parts.others.listen()]
+    return [parts.learner.follow(), parts.boarding.fill_gaps(), *others]
 
 
 async def _drain(parts: _Parts) -> None:
@@ -237,6 +236,7 @@ async def _drain(parts: _Parts) -> None:
     parts.requests.refuse_new()
     parts.boarding.close()
     parts.feed.close()
+    await parts.forget.close()
     await parts.requests.end()
 
 
@@ -255,60 +255,3 @@ async def _owned(*work: Coroutine[object, object, None]) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def serve(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM; a second one has what is still open be cut off at once.
-
-    Raises:
-        ServiceFailed: the lane or one of the service's tasks failed.
-    """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    asyncio.run(_serve_until_signalled(settings))
-
-
-async def _serve_until_signalled(settings: Settings) -> None:
-    stop, hurry, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
-
-    def told() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    for number in (os_signal.SIGINT, os_signal.SIGTERM):
-        loop.add_signal_handler(number, told)
-    async with running(settings, stop, hurry, say=_say) as url:
-        _say(f"serving at {url}")
-        await stop.wait()
-        _say("stopping")
-
-
-@asynccontextmanager
-async def running(
-    settings: Settings, stop: asyncio.Event, hurry: asyncio.Event, *, say: Say
-) -> AsyncIterator[str]:
-    """A running service; gives its URL. `stop` is set if it fails; set `hurry` for its end not to wait for anyone.
-
-    Raises:
-        ServiceFailed: the lane or a task failed while it ran.
-    """
-    await asyncio.to_thread(make_folder, settings.data_dir)
-    failures: list[BaseException] = []
-
-    def failed(error: BaseException) -> None:
-        failures.append(error)
-        stop.set()
-
-    store = await asyncio.to_thread(Store.open, settings.ledger, create=True)
-    try:
-        service = Service(settings, store, say=say, on_failure=failed, hurry=hurry)
-        async with service.serving() as url:
-            yield url
-    finally:
-        await asyncio.to_thread(store.close)
-    if failures:
-        raise ServiceFailed(f"the service stopped: {failures[0]}") from failures[0]
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"ridealong: {line}\n")
-    sys.stderr.flush()

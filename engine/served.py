@@ -66,6 +66,17 @@ class ServedPrefix:
         """How many rows it has."""
         return sum(run.count for run in self.runs)
 
+    def grown(self, rows: int) -> "ServedPrefix | None":
+        """The same with the rows after it, `rows` in all, if they were served in its last pass; else None."""
+        more = rows - self.tokens
+        assert more >= 0, f"{rows} rows of a prefix of {self.tokens}"
+        if more == 0:
+            return self
+        last = self.runs[-1] if self.runs else None
+        if last is None or last.count + more > last.shape.rows:
+            return None
+        return replace(self, runs=(*self.runs[:-1], replace(last, count=last.count + more)))
+
     def as_json(self) -> dict[str, Any]:
         """The slot, and the runs as numbers."""
         return {"slot": self.slot, "runs": [run.as_json() for run in self.runs]}

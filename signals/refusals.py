@@ -70,6 +70,7 @@ class RefusalCode(StrEnum):
     LANE_CANNOT_LEARN = "lane_cannot_learn", "The lane serves a model that it cannot train."
     ADAPTER_UNKNOWN = "adapter_unknown", "The lane has no such adapter."
     CANCELLED = "cancelled", "The lesson was cancelled before it was learned."
+    FORGOTTEN = "forgotten", "It was forgotten: nothing of it is in an adapter, and its text is erased."
 
 
 class Refusal(BaseModel):

@@ -6,10 +6,12 @@
   no longer in the adapter.
 """
 
+from collections.abc import Collection
+
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from store import ledger
+from store import leases, ledger
 from store.clock import now_us
 from store.columns import JsonValue
 from store.errors import DoesNotFollow, NothingToPromote, Unknown
@@ -21,6 +23,7 @@ from store.words import AdapterState, LedgerKind
 
 def open_adapter(session: Session, agent: str, *, sha: str, snapshot: str) -> Adapters:
     """The agent's adapters as they stand; begun as a shadow and version 0 of that hash when it has none."""
+    leases.require(session, agent)
     if _one(session, agent, AdapterState.SHADOW) is None:
         begun = {
             "agent": agent,
@@ -39,9 +42,10 @@ def open_adapter(session: Session, agent: str, *, sha: str, snapshot: str) -> Ad
 def promote(session: Session, agent: str, *, sha: str) -> int:
     """Make the shadow of that hash the next version, and the one served; gives its number.
 
-    Raises `Unknown` when the agent has no adapter, `DoesNotFollow` when that is no longer the shadow, and
-    `NothingToPromote` when it is what is served already.
+    Raises `Unknown` when the agent has no adapter, `DoesNotFollow` when that is no longer the shadow,
+    `NothingToPromote` when it is what is served already, and `Elsewhere` when she is not this lane's.
     """
+    leases.require(session, agent)
     shadow, stable = shadow_row(session, agent), _stable_row(session, agent)
     if sha != shadow.sha:
         raise DoesNotFollow(agent=agent, given=sha, head=shadow.sha)
@@ -58,7 +62,8 @@ def promote(session: Session, agent: str, *, sha: str) -> int:
 
 
 def rollback(session: Session, agent: str, *, version: int) -> Adapters:
-    """Serve a version again, and go on learning from it. Raises `Unknown` when there is no such version."""
+    """Serve a version again, and go on learning from it. Raises `Unknown` or `Elsewhere`."""
+    leases.require(session, agent)
     shadow, stable = shadow_row(session, agent), _stable_row(session, agent)
     target = _version(session, agent, version)
     told: dict[str, JsonValue] = {"version": version, "replaces": stable.version, "shadow_before": shadow.sha}
@@ -87,6 +92,12 @@ def agents_with_adapters(session: Session) -> list[str]:
     """Every agent that has a shadow, by name."""
     shadows = select(AdapterTable.agent).where(AdapterTable.state == AdapterState.SHADOW)
     return list(session.scalars(shadows.order_by(AdapterTable.agent)))
+
+
+def snapshots_named(session: Session, agents: Collection[str] | None = None) -> set[str]:
+    """The snapshots that adapters are made of: those agents', else everyone's."""
+    named = select(AdapterTable.snapshot)
+    return set(session.scalars(named if agents is None else named.where(AdapterTable.agent.in_(agents))))
 
 
 def shadow_row(session: Session, agent: str) -> AdapterTable:

@@ -2,10 +2,12 @@
 
 * Bytes are little-endian whatever the machine, so a file can be moved between machines.
 * Four bytes a token: every vocabulary fits, and reading is one copy instead of a loop over variable lengths.
+* What was said may hold any character, and goes into a column that says so.
 * What is read equals what was written, to the bit: weights keep all 64.
 """
 
 import math
+import re
 import struct
 from collections.abc import Sequence
 from enum import StrEnum
@@ -16,6 +18,12 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
 W = TypeVar("W", bound=StrEnum)
+
+_SIGN = "\x10"
+"""ASCII's data link escape, which nobody writes."""
+_NUL = f"{_SIGN}0"
+_MEANT = {_NUL: "\0", _SIGN * 2: _SIGN}
+_ESCAPED = re.compile(f"{_SIGN}[{_SIGN}0]")
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 """What a JSON column gives back."""
@@ -98,6 +106,21 @@ class RowLosses(TypeDecorator[tuple[float | None, ...]]):
         if value is None:
             return None
         return tuple(None if math.isnan(x) else x for x in struct.unpack(f"<{len(value) // 8}d", value))
+
+
+class AnyText(TypeDecorator[str]):
+    """Any text: PostgreSQL's holds no NUL, so that one is kept as an escape, and the escape's sign twice."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, _dialect: Dialect) -> str | None:
+        """Text to what any database holds."""
+        return None if value is None else value.replace(_SIGN, _SIGN * 2).replace("\0", _NUL)
+
+    def process_result_value(self, value: str | None, _dialect: Dialect) -> str | None:
+        """What is held to text."""
+        return None if value is None else _ESCAPED.sub(lambda found: _MEANT[found[0]], value)
 
 
 class Word(TypeDecorator[W]):

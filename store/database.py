@@ -3,12 +3,14 @@
 * One connection writes, and each of its transactions takes the write lock at its beginning (`BEGIN IMMEDIATE`, on
   PostgreSQL an advisory lock), so that it never fails half-way for having read first, and the chain is one.
 * Other connections read, and cannot write. A reader sees one state of the database from its first query on.
-* Whoever can write holds the writer lock: a second writer is refused when it opens, not when it writes. Writers of
-  PostgreSQL that share it write one after another; each agent belongs to one of them (`store/leases.py`).
+* Whoever can write holds the writer lock: a second writer is refused when it opens, not when it writes. Lanes
+  share PostgreSQL, each under a name of its own, and write one after another; each agent belongs to one of them
+  (`store/leases.py`).
 * A database at another revision is not opened. An empty one is brought to the newest when that was asked for.
 * What was committed stays: SQLite syncs the log at every commit (`synchronous=FULL`).
 """
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +24,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from store import revisions
 from store.errors import AlreadyOpen, Clashed, NoDatabase, ReadOnly, StorageFailed, UnsupportedUrl, WrongRevision
-from store.leases import Leases
+from store.leases import ALONE, Leases
 from store.lock import WriterLock
 
 READERS = 4
@@ -30,6 +32,9 @@ READERS = 4
 
 BUSY_TIMEOUT_MS = 5_000
 """How long a statement waits for SQLite's lock: a checkpoint takes milliseconds, a stuck process shows."""
+
+KEEPALIVES = "SET tcp_keepalives_idle = 20; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 4"
+"""A host that lost its power frees its locks after 40 seconds, not after two hours."""
 
 OPEN_KEY, WRITE_KEY = 0x7269_6465, 0x7269_6466
 """PostgreSQL's advisory locks: of writers, which share it, against an upgrade, which does not; and of one
@@ -43,29 +48,29 @@ _CLASHES = frozenset({"40001", "40P01"})
 class Database:
     """An open database: `write()` and `read()` give sessions, each one transaction."""
 
-    def __init__(self, *, writer: Engine | None, readers: Engine, lock: WriterLock | None) -> None:
+    def __init__(
+        self, *, writer: Engine | None, readers: Engine, lock: WriterLock | None, lane: str | None
+    ) -> None:
         self._writer = writer
         self._readers = readers
         self._lock = lock
-        self.leases = Leases(shared=readers.dialect.name == "postgresql")
-        if writer is not None and self.leases.shared:
-            event.listen(writer, "connect", lambda connection, _entry: self.leases.retake(connection))
+        self.leases = Leases(lane or ALONE, shared=lane is not None and readers.dialect.name == "postgresql")
 
     @classmethod
     def open(
-        cls, target: str | Path, *, create: bool = False, read_only: bool = False, shared: bool = False
+        cls, target: str | Path, *, create: bool = False, read_only: bool = False, lane: str | None = None
     ) -> Self:
         """Open a database by its file or URL.
 
         `create` makes the file and the tables of a new one; `read_only` leaves the writer's place to others;
-        `shared` lets others write that share it too, to PostgreSQL only.
+        `lane` is a name under which to share PostgreSQL with other lanes; without one nobody else may write.
         Raises `NoDatabase`, `WrongRevision`, `AlreadyOpen`, `UnsupportedUrl`, or `StorageFailed`.
         """
         url = _url_of(target)
         _check_place(url, create=create and not read_only)
-        writer = None if read_only else _engine(url, writes=True, alone=not shared)
+        writer = None if read_only else _engine(url, writes=True, lane=lane)
         readers = _engine(url, writes=False)
-        database = cls(writer=writer, readers=readers, lock=None if read_only else _lock_of(url))
+        database = cls(writer=writer, readers=readers, lock=None if read_only else _lock_of(url), lane=lane)
         try:
             with _failures():
                 _check_revision(database, url, create=create and not read_only)
@@ -79,13 +84,13 @@ class Database:
         """A transaction that may write: committed at the end of the block, rolled back by an error."""
         if self._writer is None:
             raise ReadOnly("this database was opened for reading: open it without read_only to write")
-        with _failures(), Session(self._writer, expire_on_commit=False) as session, session.begin():
+        with _failures(), self._session(self._writer) as session, session.begin():
             yield session
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A transaction that only reads, and sees one state throughout."""
-        with _failures(), Session(self._readers, expire_on_commit=False) as session, session.begin():
+        with _failures(), self._session(self._readers) as session, session.begin():
             yield session
 
     def close(self) -> None:
@@ -101,12 +106,15 @@ class Database:
         """The engine that may do the most: the writer's, or the readers' when this is read-only."""
         return self._writer or self._readers
 
+    def _session(self, engine: Engine) -> Session:
+        return Session(engine, expire_on_commit=False, info=self.leases.as_info())
+
 
 def upgrade_database(target: str | Path) -> str:
     """Bring a database that no one has open to the newest revision, and give that revision."""
     url = _url_of(target)
     _check_place(url, create=False)
-    engine, lock = _engine(url, writes=True, alone=True), _lock_of(url)
+    engine, lock = _engine(url, writes=True), _lock_of(url)
     try:
         with _failures():
             revisions.upgrade(engine)
@@ -148,10 +156,10 @@ def _lock_of(url: URL) -> WriterLock | None:
 
 def _check_revision(database: Database, url: URL, *, create: bool) -> None:
     engine, needed = database.engine, revisions.head()
-    found = revisions.current(engine)
-    if found is None and create and revisions.is_empty(engine):
+    if create and revisions.is_empty(engine):  # first: what another lane makes comes with a revision
         revisions.upgrade(engine)
         return
+    found = revisions.current(engine)
     if found != needed:
         sqlite = url.get_backend_name() == "sqlite"
         place = f"--data-dir {Path(url.database or '').parent}" if sqlite else f"--database {url!r}"
@@ -164,10 +172,10 @@ def _check_revision(database: Database, url: URL, *, create: bool) -> None:
         )
 
 
-def _engine(url: URL, *, writes: bool, alone: bool = False) -> Engine:
+def _engine(url: URL, *, writes: bool, lane: str | None = None) -> Engine:
     """An engine whose pool holds one connection when it writes: the pool itself then keeps writers in line.
 
-    `alone`: no other may have the database open for writing.
+    Without a `lane` no other may have the database open for writing.
     """
     postgresql = url.get_backend_name() == "postgresql"
     try:
@@ -184,13 +192,16 @@ def _engine(url: URL, *, writes: bool, alone: bool = False) -> Engine:
             f"{url!r} needs the Python package {error.name}: install ridealong[postgresql]"
         ) from error
     if postgresql:
-        _prepare_postgresql(engine, writes=writes, alone=alone)
+        _prepare_postgresql(engine, writes=writes, lane=lane)
     else:
         _prepare_sqlite(engine, writes=writes)
     return engine
 
 
 def _prepare_sqlite(engine: Engine, *, writes: bool) -> None:
+    # many rows in one statement: the driver lets other threads in after each
+    engine.dialect.use_insertmanyvalues_wo_returning = True
+
     @event.listens_for(engine, "connect")
     def connect(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # the driver begins nothing by itself: `begin` below does
@@ -208,12 +219,13 @@ def _prepare_sqlite(engine: Engine, *, writes: bool) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _prepare_postgresql(engine: Engine, *, writes: bool, alone: bool) -> None:
+def _prepare_postgresql(engine: Engine, *, writes: bool, lane: str | None) -> None:
     @event.listens_for(engine, "connect")
     def connect(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
         if writes:
-            _require_open(cursor, alone=alone)
+            cursor.execute(KEEPALIVES)
+            _require_open(cursor, lane=lane)
         else:
             cursor.execute("SET default_transaction_read_only = on")
             cursor.execute("SET default_transaction_isolation = 'repeatable read'")
@@ -227,15 +239,30 @@ def _prepare_postgresql(engine: Engine, *, writes: bool, alone: bool) -> None:
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({WRITE_KEY})")
 
 
-def _require_open(cursor: DBAPICursor, *, alone: bool) -> None:
-    """Take the lock that keeps an upgrade and the writers apart; it lasts as long as the connection."""
-    cursor.execute(f"SELECT pg_try_advisory_lock{'' if alone else '_shared'}({OPEN_KEY})")
-    row = cursor.fetchone()
-    if row is not None and row[0]:
+def _require_open(cursor: DBAPICursor, *, lane: str | None) -> None:
+    """Take the locks that keep writers apart; they last as long as the connection."""
+    if lane is None:
+        if not _locked(cursor, "pg_try_advisory_lock", OPEN_KEY):
+            raise AlreadyOpen("the ledger is open for writing in another process: stop that one first")
         return
-    if alone:
-        raise AlreadyOpen("the ledger is open for writing in another process: stop that one first")
-    raise AlreadyOpen("another process has the ledger for itself: stop that one first")
+    if not _locked(cursor, "pg_try_advisory_lock_shared", OPEN_KEY):
+        raise AlreadyOpen("another process has the ledger for itself: stop that one first")
+    if not _locked(cursor, "pg_try_advisory_lock", lane_key(lane)):
+        raise AlreadyOpen(
+            f"lane {lane} has the ledger open in another process: stop that one first. A copied data directory is "
+            "a lane of its own once its file `lane` is deleted"
+        )
+
+
+def lane_key(lane: str) -> int:
+    """The number of a lane's advisory lock, 64 bits with a sign: no two lanes' are ever the same."""
+    return int.from_bytes(hashlib.sha256(f"lane {lane}".encode()).digest()[:8], "big", signed=True)
+
+
+def _locked(cursor: DBAPICursor, take: str, key: int) -> bool:
+    cursor.execute(f"SELECT {take}({key})")
+    row = cursor.fetchone()
+    return row is not None and bool(row[0])
 
 
 @contextmanager

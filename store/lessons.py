@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, insert, select, update
 from sqlalchemy.orm import Session
 
-from store import ledger
+from store import leases, ledger
 from store.clock import now_us
 from store.columns import JsonValue
 from store.errors import AlreadyRecorded, LessonRefused, Unknown
@@ -27,7 +27,8 @@ def plan_lesson(session: Session, lesson: Lesson, *, signals: Sequence[Link]) ->
     """Keep a lesson: the signals that make it are planned with it, those that weigh or free it are applied.
 
     Raises `AlreadyRecorded` when its id is taken, `Unknown` when its turn or a signal is not there,
-    `WrongState` when a signal is already used, `LessonRefused` when the turn is private or too short.
+    `WrongState` when a signal is already used, `LessonRefused` when the turn is private or too short, `Elsewhere`
+    when the agent is not this lane's.
     """
     plan_lessons(session, [PlannedLesson(lesson, tuple(signals))])
 
@@ -37,6 +38,8 @@ def plan_lessons(session: Session, planned: Sequence[PlannedLesson]) -> int:
     at_us = now_us()
     if not planned:
         return at_us
+    for agent in {one.lesson.agent for one in planned}:
+        leases.require(session, agent)
     _require_free(session, [one.lesson.id for one in planned])
     _check_turns(session, [one.lesson for one in planned])
     made = {"state": LessonState.PLANNED, "planned_at_us": at_us}
@@ -82,11 +85,17 @@ def refuse_lesson(
     session: Session, lesson_id: str, *, code: str, message: str, position: int | None = None
 ) -> None:
     """End a lesson, and the signals that make it, with the reason. Raises `Unknown` or `WrongState`."""
-    row = lesson_in(session, lesson_id, UNFINISHED)
+    end_lesson(session, lesson_in(session, lesson_id, UNFINISHED), code=code, message=message, position=position)
+
+
+def end_lesson(
+    session: Session, row: LessonTable, *, code: str, message: str, position: int | None = None
+) -> None:
+    """End a lesson that may be ended here, as `refuse_lesson`."""
     row.code, row.message, row.position = code, message, position
     refusal = {"code": code, "message": message, "position": position}
     move_lesson(session, row, LessonState.REFUSED, **refusal)
-    makers = list(makers_of(session, lesson_id))
+    makers = list(makers_of(session, row.id))
     body: dict[str, JsonValue] = {
         "of": "lesson",
         "signals": [*makers],
@@ -99,18 +108,23 @@ def refuse_lesson(
     ledger.append(session, told)
 
 
-def recover(session: Session) -> list[KeptLesson]:
-    """Put every ride that a crash cut off back to planned, and give all planned lessons, the oldest first.
+def recover(session: Session, agent: str | None = None) -> list[KeptLesson]:
+    """Put rides that a crash cut off back to planned, and give all planned lessons, the oldest first.
 
-    A ride without a committed step has trained nothing that was kept, so it may be done again.
+    Those of one agent, or where there is one writer of all. A ride without a committed step has trained nothing
+    that was kept, so it may be done again. Raises `Elsewhere` when the agent is not this lane's.
     """
-    for row in session.scalars(select(LessonTable).where(LessonTable.state == LessonState.RIDING)).all():
+    assert agent is not None or not leases.Leases.of(session).shared, "another lane's lessons ride"
+    mine = [] if agent is None else [LessonTable.agent == agent]
+    if agent is not None:
+        leases.require(session, agent)
+    for row in session.scalars(select(LessonTable).where(LessonTable.state == LessonState.RIDING, *mine)).all():
         cut_off = row.ridden_turn
         row.ridden_turn = None
         move_lesson(session, row, LessonState.PLANNED)
         told = _told(row, state=row.state, why="the ride was cut off by a restart", ridden_turn=cut_off)
         ledger.append(session, told)
-    return _select(session, LessonTable.state == LessonState.PLANNED)
+    return _select(session, LessonTable.state == LessonState.PLANNED, *mine)
 
 
 def lesson_of(session: Session, lesson_id: str) -> KeptLesson:

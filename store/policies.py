@@ -1,4 +1,7 @@
-"""Policies: what operators have put for agents, kept in the ledger alone; the last row about an agent counts."""
+"""Policies: what operators have put for agents, kept in the ledger alone; the last row about an agent counts.
+
+One that is archived is said again, so that it goes on counting.
+"""
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -31,7 +34,7 @@ def policies(session: Session) -> dict[str, Body]:
         .group_by(LedgerTable.subject)
     )
     rows = session.scalars(select(LedgerTable).where(LedgerTable.seq.in_(last)))
-    bodies = {row.subject: row.body["policy"] for row in rows}
+    bodies = {row.subject: row.body.get("policy") for row in rows}
     return {agent: body for agent, body in bodies.items() if isinstance(body, dict)}
 
 

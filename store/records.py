@@ -27,6 +27,8 @@ class Turn:
     agent: str
     context: str
     private: bool
+    lane: str
+    """The lane that served it."""
     slot: int | None
     """None while it is open, and for good if it never came to one."""
     adapter: str
@@ -56,6 +58,11 @@ class Turn:
             assert tokens is None or len(tokens) == count, f"turn {self.id}: {len(tokens)} tokens, not {count}"
         cached = self.cached_token_count
         assert 0 <= cached <= self.prompt_token_count, f"turn {self.id}: {cached} tokens of its prompt cached"
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Is what was said in it erased?"""
+        return self.prompt_tokens is None and not self.private
 
     def without_words(self) -> Self:
         """The same turn with everything taken out that was said in it."""
@@ -87,15 +94,6 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
-    """What became of one signal that was put: `same` is a retry, `conflict` an id taken by another body."""
-
-    id: str
-    status: Literal["new", "same", "conflict"]
-    state: SignalState
-
-
-@dataclass(frozen=True, slots=True)
 class RefusedSignal:
     """Why a signal makes no lesson."""
 
@@ -112,15 +110,34 @@ class KeptSignal:
     signal: Signal
     state: SignalState
     received_at_us: int
-    lesson: str | None
-    code: str | None
-    message: str | None
-    position: int | None
-    step: str | None
-    step_number: int | None
-    loss_before: float | None
-    loss_after: float | None
+    lesson: str | None = None
+    code: str | None = None
+    message: str | None = None
+    position: int | None = None
+    step: str | None = None
+    step_number: int | None = None
+    loss_before: float | None = None
+    loss_after: float | None = None
     """None also where it was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """What became of one signal that was put: `same` is a retry, `conflict` an id taken by another body."""
+
+    status: Literal["new", "same", "conflict"]
+    kept: KeptSignal
+    """As it now is; of a conflict, the one that was there."""
+
+    @property
+    def id(self) -> str:
+        """The signal's id."""
+        return self.kept.signal.id
+
+    @property
+    def state(self) -> SignalState:
+        """Where it stands."""
+        return self.kept.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +286,10 @@ class Entry:
     """The id of what it speaks of."""
     body: Body
     code: str | None = None
+    """Why, of a refusal."""
+
+    def __post_init__(self) -> None:
+        assert self.code is None or self.kind is LedgerKind.REFUSAL, f"{self.kind} {self.subject} has {self.code}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,12 @@
 
 from collections.abc import Collection
 from dataclasses import fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.orm import Session
 
+from store import leases
 from store.errors import Unknown, WrongState
 from store.tables import Base, LessonTable, SignalTable
 from store.words import LessonState, SignalState
@@ -23,12 +25,17 @@ T = TypeVar("T", bound=Base)
 
 def columns_of(record: "DataclassInstance") -> dict[str, Any]:
     """A record's fields as columns, by name."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: getattr(record, name) for name in _names(type(record))}
 
 
 def record_of(kind: type[R], row: object, **others: object) -> R:
     """The record of that kind that a row holds; `others` are fields that are not columns of it."""
-    return kind(**{f.name: others[f.name] if f.name in others else getattr(row, f.name) for f in fields(kind)})
+    return kind(**{name: others[name] if name in others else getattr(row, name) for name in _names(kind)})
+
+
+@cache
+def _names(kind: type["DataclassInstance"]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def existing(session: Session, table: type[T], identity: str) -> T:
@@ -48,8 +55,13 @@ def signal_in(session: Session, identity: str, allowed: Collection[SignalState])
 
 
 def lesson_in(session: Session, identity: str, allowed: Collection[LessonState]) -> LessonTable:
-    """The lesson of that id. Raises `Unknown`, or `WrongState` when it is in a state not allowed."""
+    """The lesson of that id, to be changed.
+
+    Raises `Unknown`, `WrongState` when it is in a state not allowed, or `Elsewhere` when its agent is not this
+    lane's.
+    """
     row = existing(session, LessonTable, identity)
+    leases.require(session, row.agent)
     if row.state not in allowed:
         raise WrongState("lesson", identity, state=row.state, allowed=allowed)
     return row

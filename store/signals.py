@@ -1,11 +1,14 @@
 """Signals: putting them, saying what became of them, and finding the ones that count.
 
 * The id is the client's and is the idempotency key: the same body again is no news, another is a conflict.
-* Of a private signal, or of any signal in a private context, the body is not kept: only its fingerprint.
+* Of a private signal, or of any signal in a private context, the body is not kept: only its fingerprint. Kinds
+  that hold none of what was said are kept whole, and so still count.
 * The latest of several is the last to arrive, not the one with the latest client clock.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, func, insert, select, update
@@ -17,11 +20,19 @@ from store.errors import Unknown, WrongState
 from store.records import Entry, KeptSignal, Put, RefusedSignal, Signal
 from store.rows import columns_of, record_of
 from store.tables import SignalTable, StepTable
-from store.turns import context_is_private
+from store.turns import private_among
 from store.words import LedgerKind, SignalState
 
 ENDABLE = (SignalState.RECEIVED, SignalState.APPLIED)
 """States a signal can be refused from by itself; once it makes a lesson, it is refused with that."""
+
+WORDLESS = frozenset({"relevance", "verdict"})
+"""Kinds whose bodies hold none of what was said."""
+
+Ends = Mapping[str, RefusedSignal | None]
+"""Signals that end as they are put, by id: refused for that, or applied where there is nothing."""
+
+NONE_ENDS: Ends = MappingProxyType({})
 
 
 class SignalHome(NamedTuple):
@@ -32,21 +43,21 @@ class SignalHome(NamedTuple):
     context: str
 
 
-def put_signals(session: Session, signals: Sequence[Signal]) -> list[Put]:
+def put_signals(session: Session, signals: Sequence[Signal], *, ends: Ends = NONE_ENDS) -> list[Put]:
     """Keep the signals that are new, and say of each whether it was: the answers are in the order given."""
-    known = _known(session, signals)
-    fresh: list[Signal] = []
-    puts: list[Put] = []
-    for signal in signals:
-        if signal.id not in known:
-            known[signal.id] = (signal.fingerprint, SignalState.RECEIVED)
-            fresh.append(signal)
-            puts.append(Put(signal.id, "new", SignalState.RECEIVED))
-            continue
-        fingerprint, state = known[signal.id]
-        puts.append(Put(signal.id, "same" if fingerprint == signal.fingerprint else "conflict", state))
-    _insert(session, fresh)
-    return puts
+    known = {kept.signal.id: kept for kept in _select(session, SignalTable.id.in_({one.id for one in signals}))}
+    fresh = {signal.id: signal for signal in reversed(signals) if signal.id not in known}
+    new = _insert(session, [signal for signal in signals if fresh.get(signal.id) is signal], ends)
+    return [
+        Put("new", new[signal.id])
+        if fresh.get(signal.id) is signal
+        else _put_again(signal, new.get(signal.id) or known[signal.id])
+        for signal in signals
+    ]
+
+
+def _put_again(signal: Signal, kept: KeptSignal) -> Put:
+    return Put("same" if kept.signal.fingerprint == signal.fingerprint else "conflict", kept)
 
 
 def apply_signal(session: Session, signal_id: str) -> None:
@@ -60,7 +71,7 @@ def apply_signals(session: Session, ids: Sequence[str]) -> None:
         return
     homes = homes_in(session, ids, [SignalState.RECEIVED])
     move_signals(session, ids, SignalState.APPLIED)
-    ledger.append_all(session, [_told(home, LedgerKind.SIGNAL, state=SignalState.APPLIED) for home in homes])
+    ledger.append_all(session, [_ended(home, None) for home in homes])
 
 
 def refuse_signal(
@@ -76,11 +87,7 @@ def refuse_signals(session: Session, refused: Sequence[RefusedSignal]) -> None:
         return
     homes = homes_in(session, [one.id for one in refused], ENDABLE)
     session.execute(update(SignalTable), [columns_of(one) | {"state": SignalState.REFUSED} for one in refused])
-    entries = [
-        _told(home, LedgerKind.REFUSAL, code=one.code, of="signal", message=one.message, position=one.position)
-        for home, one in zip(homes, refused, strict=True)
-    ]
-    ledger.append_all(session, entries)
+    ledger.append_all(session, [_ended(home, one) for home, one in zip(homes, refused, strict=True)])
 
 
 def move_signals(session: Session, ids: Collection[str], state: SignalState) -> None:
@@ -162,30 +169,54 @@ def verdicts_of(session: Session, turns: Collection[str]) -> dict[tuple[str, str
     }
 
 
-def _known(session: Session, signals: Sequence[Signal]) -> dict[str, tuple[str, SignalState]]:
-    query = select(SignalTable.id, SignalTable.fingerprint, SignalTable.state)
-    rows = session.execute(query.where(SignalTable.id.in_({signal.id for signal in signals})))
-    return {row.id: (row.fingerprint, row.state) for row in rows}
-
-
-def _insert(session: Session, signals: Sequence[Signal]) -> None:
+def _insert(session: Session, signals: Sequence[Signal], ends: Ends) -> dict[str, KeptSignal]:
+    """Keep signals that are new, and tell of them and of those that end at once."""
     if not signals:
-        return
+        return {}
     at_us = now_us()
-    told = ledger.append_all(session, [_received(signal) for signal in signals], at_us=at_us)
-    rooms = {(signal.agent, signal.context) for signal in signals}
-    private = {room for room in rooms if context_is_private(session, agent=room[0], context=room[1])}
-    rows = []
-    for signal, row in zip(signals, told, strict=True):
-        hidden = signal.private or (signal.agent, signal.context) in private
-        kept = {"private": hidden, "body": None if hidden else signal.body, "arrival": row.seq}
-        rows.append(columns_of(signal) | kept | {"state": SignalState.RECEIVED, "received_at_us": at_us})
-    session.execute(insert(SignalTable), rows)
+    ended = [(signal, ends[signal.id]) for signal in signals if signal.id in ends]
+    entries = [*map(_received, signals), *(_ended(signal, why) for signal, why in ended)]
+    told = ledger.append_all(session, entries, at_us=at_us)
+    private = private_among(session, {(signal.agent, signal.context) for signal in signals})
+    kept = [_new(signal, ends, private, at_us) for signal in signals]
+    session.execute(
+        insert(SignalTable),
+        [_columns_of(one) | {"arrival": row.seq} for one, row in zip(kept, told, strict=False)],
+    )
+    return {one.signal.id: one for one in kept}
+
+
+def _new(signal: Signal, ends: Ends, private: Collection[tuple[str, str]], at_us: int) -> KeptSignal:
+    hidden = signal.private or (signal.agent, signal.context) in private
+    hidden = hidden and signal.kind not in WORDLESS
+    signal = replace(signal, private=hidden, body=None if hidden else signal.body)
+    why = ends.get(signal.id)
+    unhindered = SignalState.APPLIED if signal.id in ends else SignalState.RECEIVED
+    return KeptSignal(
+        signal=signal,
+        state=unhindered if why is None else SignalState.REFUSED,
+        received_at_us=at_us,
+        code=None if why is None else why.code,
+        message=None if why is None else why.message,
+        position=None if why is None else why.position,
+    )
+
+
+def _columns_of(kept: KeptSignal) -> dict[str, object]:
+    fate = ("state", "received_at_us", "code", "message", "position")
+    return columns_of(kept.signal) | {name: getattr(kept, name) for name in fate}
 
 
 def _select(session: Session, *where: ColumnElement[bool]) -> list[KeptSignal]:
-    learned = select(SignalTable, StepTable).outerjoin(StepTable, StepTable.lesson == SignalTable.lesson)
-    return [_kept(row, step) for row, step in session.execute(learned.where(*where).order_by(SignalTable.arrival))]
+    learned = select(SignalTable, *_STEP).outerjoin(StepTable, StepTable.lesson == SignalTable.lesson)
+    rows = session.execute(learned.where(*where).order_by(SignalTable.arrival))
+    return [
+        _kept(row, step=step, step_number=number, loss_before=before, loss_after=after)
+        for row, step, number, before, after in rows
+    ]
+
+
+_STEP = (StepTable.id, StepTable.number, StepTable.loss_before, StepTable.loss_after)
 
 
 def _latest(
@@ -197,19 +228,12 @@ def _latest(
     counts = (SignalTable.kind == kind, SignalTable.state != SignalState.REFUSED, about.in_(among))
     last = select(func.max(SignalTable.arrival)).where(*counts).group_by(SignalTable.agent, about)
     rows = session.scalars(select(SignalTable).where(SignalTable.arrival.in_(last)))
-    return [_kept(row, None) for row in rows]
+    return [_kept(row) for row in rows]
 
 
-def _kept(row: SignalTable, step: StepTable | None) -> KeptSignal:
-    return record_of(
-        KeptSignal,
-        row,
-        signal=record_of(Signal, row),
-        step=None if step is None else step.id,
-        step_number=None if step is None else step.number,
-        loss_before=None if step is None else step.loss_before,
-        loss_after=None if step is None else step.loss_after,
-    )
+def _kept(row: SignalTable, **step: object) -> KeptSignal:
+    nothing = dict.fromkeys(("step", "step_number", "loss_before", "loss_after"))
+    return record_of(KeptSignal, row, signal=record_of(Signal, row), **(nothing | step))
 
 
 def _received(signal: Signal) -> Entry:
@@ -228,5 +252,14 @@ def _received(signal: Signal) -> Entry:
     )
 
 
-def _told(home: SignalHome, kind: LedgerKind, *, code: str | None = None, **body: str | int | None) -> Entry:
+def _ended(home: SignalHome | Signal, why: RefusedSignal | None) -> Entry:
+    """What the ledger tells of a signal that is refused, or applied where there is no reason against it."""
+    if why is None:
+        return _told(home, LedgerKind.SIGNAL, state=SignalState.APPLIED)
+    return _told(home, LedgerKind.REFUSAL, code=why.code, of="signal", message=why.message, position=why.position)
+
+
+def _told(
+    home: SignalHome | Signal, kind: LedgerKind, *, code: str | None = None, **body: str | int | None
+) -> Entry:
     return Entry(kind=kind, agent=home.agent, context=home.context, subject=home.id, code=code, body=dict(body))

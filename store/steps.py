@@ -47,6 +47,31 @@ def step_of(session: Session, step_id: str) -> KeptStep:
     return _kept(existing(session, StepTable, step_id))
 
 
+def steps_of(session: Session, agent: str) -> list[KeptStep]:
+    """Every step of the agent's, in order."""
+    return [
+        _kept(row)
+        for row in session.scalars(select(StepTable).where(StepTable.agent == agent).order_by(StepTable.number))
+    ]
+
+
+def prefix_of(session: Session, step: KeptStep) -> tuple[int, ...]:
+    """The tokens that the step's run came after."""
+    turn = existing(session, TurnTable, step.prefix_turn)
+    return ((turn.prompt_tokens or ()) + (turn.reply_tokens or ()))[: step.prefix_token_count]
+
+
+def learned_tokens(targets: tuple[int | None, ...], weights: tuple[float, ...]) -> int:
+    """Rows with a target and a weight: what a step's loss is of."""
+    return sum(target is not None and weight > 0 for target, weight in zip(targets, weights, strict=True))
+
+
+def step_of_lesson(session: Session, lesson: str) -> KeptStep | None:
+    """The step that was taken with the lesson, if it is learned."""
+    row = session.scalar(select(StepTable).where(StepTable.lesson == lesson))
+    return None if row is None else _kept(row)
+
+
 def last_steps(session: Session, *, agent: str, limit: int) -> list[KeptStep]:
     """The agent's newest steps, the newest first."""
     newest = select(StepTable).where(StepTable.agent == agent).order_by(StepTable.number.desc()).limit(limit)
@@ -67,14 +92,9 @@ def _new_row(session: Session, step: Step, lesson: LessonTable) -> StepTable:
         weights=lesson.weights,
         stable=existing(session, TurnTable, lesson.turn).adapter,
         forgotten=False,
-        learned_token_count=_learned_tokens(lesson),
+        learned_token_count=learned_tokens(lesson.targets, lesson.weights),
         created_at_us=now_us(),
     )
-
-
-def _learned_tokens(lesson: LessonTable) -> int:
-    labels = zip(lesson.targets, lesson.weights, strict=True)
-    return sum(target is not None and weight > 0 for target, weight in labels)
 
 
 def _move_head(head: AdapterTable, step: StepTable) -> None:

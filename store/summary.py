@@ -63,12 +63,16 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The mean loss of `steps` neighbouring steps before they were taken; number and time are the last one's."""
+    """The mean loss of `steps` neighbouring steps before they were taken; number and time are the last one's.
+
+    `loss_after` is the mean of those that were measured; None where none was.
+    """
 
     number: int
     steps: int
     at_us: int
     loss_before: float
+    loss_after: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class AgentSummary:
     facts: Facts = field(default_factory=Facts)
     adapter: Standing | None = None
     last_step: KeptStep | None = None
-    loss_before: list[Point] = field(default_factory=list)
+    losses: list[Point] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ def summarise(session: Session, span: Span) -> Summary:
     _count_lessons(session, span, agents)
     _add_steps(session, span, agents)
     for agent, points in _series(session, span):
-        agents[agent].loss_before.append(points)
+        agents[agent].losses.append(points)
     for agent, standing in _standings(session, span.agent):
         agents[agent].adapter = standing
     totals = Facts()
@@ -172,10 +176,12 @@ def _step(session: Session, agent: str, number: int) -> KeptStep:
 def _series(session: Session, span: Span) -> Iterator[tuple[str, Point]]:
     """Each agent's points, in order: her steps in `POINTS` runs of one length, or a point each when fewer."""
     run = func.ntile(POINTS).over(partition_by=StepTable.agent, order_by=StepTable.number).label("run")
-    steps = select(StepTable.agent, StepTable.number, StepTable.created_at_us, StepTable.loss_before, run)
+    losses = (StepTable.loss_before, StepTable.loss_after)
+    steps = select(StepTable.agent, StepTable.number, StepTable.created_at_us, *losses, run)
     runs = _within(steps, span, StepTable.agent, StepTable.created_at_us).subquery()
     own = runs.c
-    point = (func.max(own.number), func.count(), func.max(own.created_at_us), func.avg(own.loss_before))
+    means = (func.avg(own.loss_before), func.avg(own.loss_after))
+    point = (func.max(own.number), func.count(), func.max(own.created_at_us), *means)
     for agent, *facts in session.execute(
         select(own.agent, *point).group_by(own.agent, own.run).order_by(own.agent, own.run)
     ):

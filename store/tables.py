@@ -1,4 +1,4 @@
-"""The seven tables, as typed models. Migrations make them; a test holds the two together.
+"""The eight tables, as typed models. Migrations make them; a test holds the two together.
 
 * Token ids, targets and weights are compact bytes; times are integer microseconds UTC.
 * A private turn holds no word and no token id: the table itself refuses it otherwise.
@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from store.columns import Counter, Json, JsonValue, RowLosses, TargetIds, TokenIds, Weights, Word
+from store.columns import AnyText, Counter, Json, JsonValue, RowLosses, TargetIds, TokenIds, Weights, Word
 from store.words import AdapterState, LedgerKind, LessonState, Role, SignalState
 
 NAMES = {
@@ -33,6 +33,27 @@ NAMES = {
 
 IS_SHADOW = text("state = 'shadow'")
 IS_STABLE = text("state = 'stable'")
+HAS_CODE = text("code IS NOT NULL")
+
+FILTERED = (
+    ("agent",),
+    ("context",),
+    ("kind",),
+    ("agent", "context"),
+    ("agent", "kind"),
+    ("context", "kind"),
+    ("agent", "context", "kind"),
+)
+FILTERED_CODES = (
+    ("code", "kind"),
+    ("agent", "code", "kind"),
+    ("context", "code", "kind"),
+    ("agent", "context", "code", "kind"),
+)
+"""Every way of filtering the ledger has an index in the order of its pages: no page reads a row it does not give.
+
+A code is a refusal's, so that those indexes hold the refusals only.
+"""
 
 
 class Base(DeclarativeBase):
@@ -68,19 +89,26 @@ class TurnTable(Base):
         ),
         Index(None, "agent", "context", "created_at_us"),
         Index(None, "agent", "created_at_us"),
+        Index(
+            "ix_turns_private",
+            *("agent", "context", "private"),
+            sqlite_where=text("private = 1"),
+            postgresql_where=text("private"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     agent: Mapped[str]
     context: Mapped[str]
     private: Mapped[bool]
+    lane: Mapped[str]
     slot: Mapped[int | None]
     adapter: Mapped[str]
     messages: Mapped[JsonValue] = mapped_column(Json, nullable=True)
     template_args: Mapped[dict[str, JsonValue] | None]
     prompt_tokens: Mapped[tuple[int, ...] | None]
     reply_tokens: Mapped[tuple[int, ...] | None]
-    reply_text: Mapped[str | None]
+    reply_text: Mapped[str | None] = mapped_column(AnyText)
     prompt_token_count: Mapped[int]
     reply_token_count: Mapped[int]
     cached_token_count: Mapped[int]
@@ -117,7 +145,7 @@ class SignalTable(Base):
     private: Mapped[bool]
     state: Mapped[SignalState]
     code: Mapped[str | None]
-    message: Mapped[str | None]
+    message: Mapped[str | None] = mapped_column(AnyText)
     position: Mapped[int | None]
     received_at_us: Mapped[int]
     arrival: Mapped[int] = mapped_column(unique=True)
@@ -132,6 +160,7 @@ class LessonTable(Base):
     __table_args__ = (
         Index(None, "agent", "context", "state"),
         Index(None, "agent", "state", "code", "planned_at_us"),
+        Index("ix_lessons_listed", "planned_at_us", "id", "agent", "context", "state", "code"),
         Index(None, "turn"),
     )
 
@@ -150,7 +179,7 @@ class LessonTable(Base):
     ridden_turn: Mapped[str | None]
     """No foreign key: a lesson begins its ride before the turn it rides has ended and is recorded."""
     code: Mapped[str | None]
-    message: Mapped[str | None]
+    message: Mapped[str | None] = mapped_column(AnyText)
     position: Mapped[int | None]
 
 
@@ -173,7 +202,7 @@ class StepTable(Base):
         UniqueConstraint("agent", "number"),
         Index(
             "ix_steps_summary",
-            *("agent", "number", "created_at_us", "loss_before"),
+            *("agent", "number", "created_at_us", "loss_before", "loss_after"),
             *("learned_token_count", "learning_ms", "waited_ms"),
         ),
     )
@@ -234,16 +263,40 @@ class AdapterTable(Base):
     created_at_us: Mapped[int]
 
 
+class LeaseTable(Base):
+    """Which lane each agent belongs to, where several write: see `store/leases.py`."""
+
+    __tablename__ = "leases"
+    __table_args__ = (Index(None, "lane"),)
+
+    agent: Mapped[str] = mapped_column(primary_key=True)
+    lane: Mapped[str]
+    token: Mapped[int]
+    made_for: Mapped[dict[str, JsonValue]]
+    """The model that the lane serves, and its adapters' rank and alpha."""
+    expires_at_us: Mapped[int]
+
+
 class LedgerTable(Base):
-    """The append-only record. Triggers made by the migration refuse every change to a row that is there."""
+    """The append-only record. Triggers made by the migration refuse every change to a row that is there.
+
+    Only what a row of kind `archive` says is archived may go.
+    """
 
     __tablename__ = "ledger"
     __table_args__ = (
-        Index(None, "agent", "seq"),
-        Index(None, "context", "seq"),
-        Index(None, "kind", "seq"),
-        Index(None, "code", "seq"),
-        Index(None, "at_us"),
+        *(Index(None, *columns, "seq") for columns in FILTERED),
+        *(
+            Index(
+                f"ix_ledger_{'_'.join(columns)}_seq",
+                *columns,
+                "seq",
+                sqlite_where=HAS_CODE,
+                postgresql_where=HAS_CODE,
+            )
+            for columns in FILTERED_CODES
+        ),
+        Index(None, "at_us", "seq"),
         Index(None, "subject", "kind"),
     )
 

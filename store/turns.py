@@ -8,12 +8,13 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import LargeBinary, exists, select, type_coerce
+from sqlalchemy import LargeBinary, select, type_coerce
 from sqlalchemy.orm import Session
 
 from store import ledger
 from store.columns import token_bytes
 from store.errors import AlreadyRecorded
+from store.leases import Leases
 from store.records import Entry, Turn
 from store.rows import columns_of, existing, record_of
 from store.tables import LedgerTable, TurnTable
@@ -50,8 +51,10 @@ def record_turn(session: Session, turn: Turn) -> None:
 
 
 def end_open_turns(session: Session) -> int:
-    """End every turn that a crash left open; returns how many there were."""
-    rows = session.scalars(select(TurnTable).where(TurnTable.finish_reason.is_(None))).all()
+    """End every turn that a crash of this lane left open; returns how many there were."""
+    leases = Leases.of(session)
+    mine = [TurnTable.lane == leases.lane] if leases.shared else []
+    rows = session.scalars(select(TurnTable).where(TurnTable.finish_reason.is_(None), *mine)).all()
     for row in rows:
         row.finish_reason = FAILED
         session.flush()
@@ -70,6 +73,12 @@ def turns_of(session: Session, ids: Collection[str]) -> dict[str, Turn]:
     return {row.id: record_of(Turn, row) for row in rows}
 
 
+def lanes_of(session: Session, ids: Collection[str]) -> dict[str, str]:
+    """The lanes that served turns; of an id that there is not, nothing."""
+    rows = session.execute(select(TurnTable.id, TurnTable.lane).where(TurnTable.id.in_(ids)))
+    return {row.id: row.lane for row in rows}
+
+
 def latest_turn(session: Session, *, agent: str, context: str) -> Turn | None:
     """The agent's last turn in that context."""
     newest = (TurnTable.created_at_us.desc(), TurnTable.id.desc())
@@ -79,9 +88,10 @@ def latest_turn(session: Session, *, agent: str, context: str) -> Turn | None:
 
 
 def last_on_slot(session: Session, slot: int) -> Turn | None:
-    """The turn that was recorded last of those served on that slot, whoever's it is."""
+    """The turn that was recorded last of those that this lane served on that slot, whoever's it is."""
     query = select(TurnTable).join(LedgerTable, LedgerTable.subject == TurnTable.id)
-    mine = query.where(LedgerTable.kind == LedgerKind.TURN, TurnTable.slot == slot)
+    here = (TurnTable.slot == slot, TurnTable.lane == Leases.of(session).lane)
+    mine = query.where(LedgerTable.kind == LedgerKind.TURN, *here)
     row = session.scalar(mine.order_by(LedgerTable.seq.desc()).limit(1))
     return None if row is None else record_of(Turn, row)
 
@@ -107,8 +117,15 @@ def begun_with(session: Session, *, agent: str, tokens: tuple[int, ...]) -> Turn
 
 def context_is_private(session: Session, *, agent: str, context: str) -> bool:
     """Whether any turn of the agent in that context was private."""
-    mine = exists().where(TurnTable.agent == agent, TurnTable.context == context, TurnTable.private)
-    return bool(session.scalar(select(mine)))
+    return bool(private_among(session, [(agent, context)]))
+
+
+def private_among(session: Session, rooms: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Which of these contexts, each of an agent, had a private turn."""
+    agents, contexts = ({room[part] for room in rooms} for part in (0, 1))
+    near = (TurnTable.agent.in_(agents), TurnTable.context.in_(contexts))  # of pairs SQLite reads the whole index
+    found = session.execute(select(TurnTable.agent, TurnTable.context).where(TurnTable.private, *near).distinct())
+    return {(row.agent, row.context) for row in found}.intersection(rooms)
 
 
 def _require_free(session: Session, turn_id: str) -> None:
@@ -140,6 +157,7 @@ def _told(turn: Turn) -> Entry:
         subject=turn.id,
         body={
             "private": turn.private,
+            "lane": turn.lane,
             "slot": turn.slot,
             "adapter": turn.adapter,
             "prompt_token_count": turn.prompt_token_count,

@@ -1,7 +1,7 @@
 """The closed sets of words the tables use, spelled as they are stored.
 
 * A signal goes `received → planned → riding → learned`, or ends `refused`, or ends `applied` when it only
-  changes how others are weighed.
+  changes how others are weighed. One that is forgotten is `refused`, whatever it was before.
 * A lesson goes `planned → riding → learned`, or ends `refused`; a crash puts `riding` back to `planned`.
 * Of one agent's adapters exactly one is the `shadow` and exactly one is `stable`; the others are `kept`.
 """
@@ -57,3 +57,5 @@ class LedgerKind(StrEnum):
     ROLLBACK = "rollback"
     EXPORT = "export"
     POLICY = "policy"
+    ARCHIVE = "archive"
+    FORGOT = "forgot"

@@ -124,4 +124,6 @@ def test_every_setting_that_the_readme_names_exists() -> None:
         cwd=ROOT,
     ).stdout
     others = {"help", "file", "show", "version", "directory", "config"}
+    others |= {"archive", "before", "format", "output", "url"}  # ridealong ledger's
+    others |= {"agent", "until", "signal", "context", "dry-run", "yes"}
     assert not [name for name in named - others if f"--{name}" not in parser_text]

@@ -9,9 +9,11 @@ import sys
 
 from daemon.bench.interference import run_interference
 from daemon.bench.learn import run_learn, run_memory
+from daemon.bench.ledger import run_ledger
 from daemon.bench.plan import ROUNDS, TINY, TINY_ROUNDS, TOP, Plan, Sizes
 from daemon.bench.serve import run_serve
 from daemon.bench.sides import SideFailed
+from daemon.bench.signals import run_signals
 from daemon.bench.start import run_start
 from daemon.commands.child import ChildFailed
 from daemon.commands.terminal import fail
@@ -24,6 +26,8 @@ BENCHES = {
     "interference": run_interference,
     "memory": run_memory,
     "start": run_start,
+    "ledger": run_ledger,
+    "signals": run_signals,
 }
 
 

@@ -36,6 +36,9 @@ class Sizes:
     """Tokens of one turn of the interference bench where turns have pauses."""
     block_turns: int = 3
     """Turns with pauses in one block."""
+    ledger_rows: int = 1_000_000
+    signal_batches: int = 100
+    """Batches of the signals bench in one run."""
 
 
 TINY = Sizes(
@@ -49,6 +52,8 @@ TINY = Sizes(
     block_tokens=12,
     turn_tokens=6,
     block_turns=2,
+    ledger_rows=600,
+    signal_batches=3,
 )
 """Sizes at which a bench runs in seconds and measures nothing worth knowing: for the tests."""
 

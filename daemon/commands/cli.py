@@ -1,4 +1,4 @@
-"""The command line: `ridealong serve | signal | ledger | adapters | demo | bench`.
+"""The command line: `ridealong serve | signal | ledger | adapters | replay | forget | demo | bench`.
 
 - Nothing heavy is imported until a command needs it: `--help` loads no torch.
 - Commands that ask a running service find it by `--url`; what it refuses is printed and the exit status is 1.
@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Sequence
 
 from daemon import __version__
+from daemon.commands.ledger_flags import KEY_VARIABLE, add_ledger
 from daemon.commands.terminal import fail
-from daemon.config import ENVIRONMENT_PREFIX, ConfigError, Settings, add_flags, read_settings
+from daemon.config import ConfigError, Settings, add_flags, read_settings
 
 DEFAULT_URL = "http://127.0.0.1:8088"
-KEY_VARIABLE = f"{ENVIRONMENT_PREFIX}API_KEY"
+AGAIN_SETTINGS = ("data_dir", "database", "model", "model_cache", "rank", "alpha", "lesson_mib")
+"""What must be known to learn anything again."""
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -44,8 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     add_flags(serve)
     serve.set_defaults(run=_serve)
     _add_signal(commands)
-    _add_ledger(commands)
+    add_ledger(commands).set_defaults(run=_ledger)
     _add_adapters(commands)
+    _add_replay(commands)
+    _add_forget(commands)
     demo = commands.add_parser("demo", help="play an agent against a service of its own and show what it learned")
     demo.set_defaults(run=_demo)
     _add_bench(commands)
@@ -67,19 +71,6 @@ def _add_signal(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     explain.add_argument("--json", action="store_true", help="JSON instead of a table")
 
 
-def _add_ledger(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    ledger = commands.add_parser("ledger", help="read, verify or upgrade the ledger in the data directory")
-    add_flags(ledger, ["data_dir", "database"])
-    ledger.add_argument("action", choices=["ls", "show", "tail", "verify", "upgrade"])
-    ledger.add_argument("seq", nargs="?", type=int, help="show: the row's number")
-    for name in ("agent", "context", "kind", "code", "since", "until"):
-        ledger.add_argument(f"--{name}", help=f"ls, tail: only rows of this {name}")
-    ledger.add_argument("--limit", type=int, default=50, help="ls: at most so many rows, the newest (default: 50)")
-    ledger.add_argument("--follow", "-f", action="store_true", help="tail: go on with new rows as they come")
-    ledger.add_argument("--json", action="store_true", help="ls, tail: NDJSON instead of a table")
-    ledger.set_defaults(run=_ledger)
-
-
 def _add_adapters(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     adapters = commands.add_parser("adapters", help="list, promote, roll back or export agents' adapters")
     _add_url(adapters)
@@ -99,14 +90,36 @@ def _add_adapters(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     adapters.set_defaults(run=_adapters)
 
 
+def _add_replay(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    replay = commands.add_parser("replay", help="take an agent's steps again and hold them against the ledger")
+    replay.add_argument("--agent", required=True, help="whose")
+    replay.add_argument("--until", type=_positive, metavar="STEP", help="the number of the last step; else all")
+    add_flags(replay, AGAIN_SETTINGS)
+    replay.set_defaults(run=_replay)
+
+
+def _add_forget(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    forget = commands.add_parser(
+        "forget", help="rebuild adapters as if something had never been, and erase its text; no service may run"
+    )
+    forget.add_argument("--signal", metavar="ID", help="a signal, and what was learned from it")
+    forget.add_argument("--context", help="a context, its turns included")
+    forget.add_argument("--agent", help="all of an agent's; with --context that of no other")
+    forget.add_argument("--dry-run", action="store_true", help="say what there is to forget, and change nothing")
+    forget.add_argument("--yes", "-y", action="store_true", help="do not ask first")
+    add_flags(forget, AGAIN_SETTINGS)
+    forget.set_defaults(run=_forget)
+
+
 def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     bench = commands.add_parser("bench", help="measure, against the alternatives where there are any")
     bench.add_argument(
         "what",
-        choices=["learn", "serve", "interference", "memory", "start"],
+        choices=["learn", "serve", "interference", "memory", "start", "ledger", "signals"],
         help="learn: a lesson against trl and plain PEFT; serve: decode and prefill against transformers; "
         "interference: what a turn notices of lessons; memory: a lesson after a long prefix against a short one; "
-        "start: launch to serving",
+        "start: launch to serving; ledger: pages of a million rows; "
+        "signals: signals taken over HTTP",
     )
     bench.add_argument("--rounds", type=_positive, help="alternations of the sides (default: 5; tiny: 2)")
     bench.add_argument("--check", action="store_true", help="exit with status 1 when a bar is not met")
@@ -137,7 +150,7 @@ def _serve(given: argparse.Namespace) -> int:
     settings = _settings(given)
     from daemon.http.errors import SnapshotDamaged  # noqa: PLC0415 - torch is loaded here, not for --help
     from daemon.http.keys import BadKeys  # noqa: PLC0415
-    from daemon.service import ServiceFailed, serve  # noqa: PLC0415
+    from daemon.running import ServiceFailed, serve  # noqa: PLC0415
     from engine.errors import EngineError  # noqa: PLC0415
     from store.errors import StoreError  # noqa: PLC0415
 
@@ -164,6 +177,18 @@ def _adapters(given: argparse.Namespace) -> int:
     from daemon.commands.client import run_adapters  # noqa: PLC0415
 
     return run_adapters(given)
+
+
+def _replay(given: argparse.Namespace) -> int:
+    from daemon.commands.replay import run  # noqa: PLC0415
+
+    return run(given, _settings(given))
+
+
+def _forget(given: argparse.Namespace) -> int:
+    from daemon.commands.forget import run  # noqa: PLC0415
+
+    return run(given, _settings(given))
 
 
 def _demo(_given: argparse.Namespace) -> int:

@@ -112,7 +112,10 @@ def _list_adapters(given: argparse.Namespace) -> int:
     except Refused as error:
         return fail(str(error))
     for own in agents:
-        sys.stdout.write(f"{own['agent']}  shadow at step {own['shadow']['steps']}  {own['shadow']['sha'][:12]}\n")
+        lane = own["lane"]
+        where = "" if lane is None else f"  {lane['name']}{'' if lane['live'] else ', which is away'}"
+        shadow = f"shadow at step {own['shadow']['steps']}  {own['shadow']['sha'][:12]}"
+        sys.stdout.write(f"{own['agent']}  {shadow}{where}\n")
         for version in own["versions"]:
             mark = "  served" if version["state"] == "stable" else ""
             columns = f"step {version['steps']:<6} {version['sha'][:12]}  {version['created_at'][:19]}{mark}"

@@ -23,6 +23,8 @@ class Access(StrEnum):
 
 
 ACCESS: dict[tuple[str, str], Access] = {
+    ("GET", "/"): Access.EVERYONE,
+    ("GET", "/page/{name}"): Access.EVERYONE,
     ("POST", "/v1/chat/completions"): Access.AGENTS,
     ("POST", "/v1/completions"): Access.AGENTS,
     ("POST", "/v1/responses"): Access.AGENTS,
@@ -41,6 +43,8 @@ ACCESS: dict[tuple[str, str], Access] = {
     ("POST", "/learn"): Access.AGENTS,
     ("POST", "/signals"): Access.AGENTS,
     ("GET", "/signals/{id}"): Access.AGENTS,
+    ("GET", "/lessons"): Access.AGENTS,
+    ("GET", "/lessons/{id}"): Access.AGENTS,
     ("GET", "/ledger"): Access.AGENTS,
     ("GET", "/ledger/summary"): Access.AGENTS,
     ("GET", "/ledger/stream"): Access.AGENTS,
@@ -50,6 +54,7 @@ ACCESS: dict[tuple[str, str], Access] = {
     ("GET", "/policy"): Access.OPERATORS,
     ("PUT", "/policy/agents/{agent}"): Access.OPERATORS,
     ("DELETE", "/policy/agents/{agent}"): Access.OPERATORS,
+    ("POST", "/forget"): Access.OPERATORS,
     ("GET", "/adapters"): Access.AGENTS,
     ("POST", "/adapters/{agent}/promote"): Access.OPERATORS,
     ("POST", "/adapters/{agent}/rollback"): Access.OPERATORS,

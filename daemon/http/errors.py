@@ -20,7 +20,18 @@ from typing import ClassVar
 
 from pydantic import ValidationError
 
-from store.errors import AlreadyRecorded, BadPage, Closed, DoesNotFollow, NothingToPromote, StoreError, Unknown
+from store.errors import (
+    AlreadyRecorded,
+    BadPage,
+    CannotForget,
+    Closed,
+    DoesNotFollow,
+    Elsewhere,
+    MovedOn,
+    NothingToPromote,
+    StoreError,
+    Unknown,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +140,9 @@ _STATUS: tuple[tuple[type[Exception], type[ServiceError]], ...] = (
     (AlreadyRecorded, Conflict),
     (DoesNotFollow, Conflict),
     (NothingToPromote, Conflict),
+    (Elsewhere, Conflict),
+    (CannotForget, Conflict),
+    (MovedOn, Conflict),
     (BadPage, BadRequest),
     (Closed, Unavailable),
     (StoreError, Unavailable),

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from daemon.http.errors import BadRequest
+from store.chain import Verified
 from store.ledger import Filter
 from store.records import KeptStep, LedgerRow
 from store.words import LedgerKind
@@ -75,6 +76,17 @@ def step_json(kept: KeptStep) -> dict[str, Any]:
     }
 
 
+def verified_json(found: Verified) -> dict[str, Any]:
+    """What the chain's check found, as JSON."""
+    return {
+        "rows": found.rows,
+        "archived": found.archived,
+        "head": found.head,
+        "bad": found.bad,
+        "why": found.why,
+    }
+
+
 def filter_of(query: Mapping[str, str], allowed: Collection[str] = PAGE) -> Filter:
     """What rows are asked for; other keys than those allowed are refused.
 
@@ -92,13 +104,17 @@ def filter_of(query: Mapping[str, str], allowed: Collection[str] = PAGE) -> Filt
         context=query.get("context"),
         kind=None if kind is None else LedgerKind(kind),
         code=query.get("code"),
-        since_us=_moment(query, "since"),
-        until_us=_moment(query, "until"),
+        since_us=moment_of(query, "since"),
+        until_us=moment_of(query, "until"),
     )
 
 
-def _moment(query: Mapping[str, str], name: str) -> int | None:
-    """A time of day: ISO 8601 (UTC unless it says otherwise), in microseconds."""
+def moment_of(query: Mapping[str, str], name: str) -> int | None:
+    """A time of day, where one is given: ISO 8601 (UTC unless it says otherwise), in microseconds.
+
+    Raises:
+        BadRequest: it is none.
+    """
     if name not in query:
         return None
     try:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from daemon.http.access import caller_of
-from daemon.http.ledger_json import boolean_of, filter_of, integer_of, row_json, step_json
+from daemon.http.ledger_json import boolean_of, filter_of, integer_of, row_json, step_json, verified_json
 from store import chain, ledger, steps
 from store.errors import Unknown
 from store.store import Store
@@ -64,7 +64,4 @@ class LedgerRoutes:
 
     async def verify(self, _request: web.Request) -> web.Response:
         """`GET /ledger/verify`: is the chain unbroken?"""
-        verified = await self._store.read(chain.verify)
-        return web.json_response(
-            {"rows": verified.rows, "head": verified.head, "bad": verified.bad, "why": verified.why}
-        )
+        return web.json_response(verified_json(await self._store.read(chain.verify)))

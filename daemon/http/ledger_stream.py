@@ -58,13 +58,9 @@ class LedgerFeed:
         return self._next
 
     def after(self, seq: int) -> Sequence[LedgerRow] | None:
-        """Every row after that one; None when some have left."""
-        if not self._recent:
-            return ()
-        first = self._recent[0].seq
-        if first > seq + 1:
-            return None
-        return [row for row in self._recent if row.seq > seq]
+        """Every row after that one; None when some have left, or were never here: another writer's."""
+        rows = [row for row in self._recent if row.seq > seq]
+        return rows if not rows or rows[-1].seq - seq == len(rows) else None
 
     def close(self) -> None:
         """Have every stream end."""

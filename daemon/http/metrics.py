@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from daemon import __version__
 from daemon.learning.rides import Rides
 from daemon.serving.lane_thread import LaneThread
+from daemon.serving.token_times import TokenTimes
 from engine.orders import EndReason, LessonEnded, LessonStarted, TurnEnded
 from engine.walk import LessonLearned
 from store import ledger
@@ -54,7 +55,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The lane at one moment; what adds up does so since the start. `ms_per_token` is None before any token."""
+    """The lane at one moment; what adds up does so since the start. Milliseconds are None before any token."""
 
     slots: int
     serving_slots: int
@@ -64,6 +65,8 @@ class Now:
     held_up_seconds: float
     learning_seconds: float
     ms_per_token: float | None
+    ms_per_token_alone: float | None
+    ms_per_token_beside_lessons: float | None
     ledger_lag_seconds: float
 
     @property
@@ -83,8 +86,7 @@ class Metrics:
         self._slots = slots
         self._held_up_seconds = 0.0
         self._learning_seconds = 0.0
-        self._timed_seconds = 0.0
-        self._timed_tokens = 0
+        self._token_times = TokenTimes()
         self._turns = self._counter("turns", "Turns that ended, by how.", "outcome")
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts.")
         self._cached_tokens = self._counter("cached_prompt_tokens", "Tokens of prompts that were cached.")
@@ -123,14 +125,16 @@ class Metrics:
             if (more := len(ended.reply_tokens) - 1) > 0:
                 seconds = ended.total_seconds - ended.first_token_seconds
                 self._per_token.observe(seconds / more)
-                self._timed_seconds += seconds
-                self._timed_tokens += more
+                self._token_times.turn_ended(seconds=seconds, tokens=more)
 
     def heard(self, event: LessonStarted | LessonEnded) -> None:
         """The lane told of a lesson; it is not on disk yet."""
         self.backlog.enter(event)
-        if isinstance(event, LessonEnded):
-            self._held_up_seconds += event.held_up_seconds
+        if isinstance(event, LessonStarted):
+            self._token_times.lesson_started(event.lesson)
+            return
+        self._token_times.lesson_ended(event.lesson)
+        self._held_up_seconds += event.held_up_seconds
 
     def learned(self, lesson: LessonLearned) -> None:
         """A lesson's step is committed."""
@@ -150,7 +154,6 @@ class Metrics:
 
     def now(self) -> Now:
         """The lane as it is."""
-        timed = self._timed_tokens
         return Now(
             slots=self._slots,
             serving_slots=len(self._lane.turns_by_slot()),
@@ -159,7 +162,9 @@ class Metrics:
             serving_seconds=self._lane.serving_time.seconds,
             held_up_seconds=self._held_up_seconds,
             learning_seconds=self._learning_seconds,
-            ms_per_token=1000 * self._timed_seconds / timed if timed else None,
+            ms_per_token=self._token_times.ms,
+            ms_per_token_alone=self._token_times.ms_alone,
+            ms_per_token_beside_lessons=self._token_times.ms_beside_lessons,
             ledger_lag_seconds=self.backlog.oldest_seconds(),
         )
 

@@ -19,8 +19,10 @@ from daemon.dialects.openai_chat import ChatRequest
 from daemon.dialects.openai_completions import CompletionRequest
 from daemon.dialects.openai_responses_request import ResponsesRequest
 from daemon.http.access import ACCESS, Access
+from daemon.http.forget_route import ForgetRequest
 from daemon.http.learn_route import LearnRequest
 from daemon.http.ledger_json import PAGE, ROWS
+from daemon.http.lesson_routes import LISTED_BY
 from daemon.http.lora_routes import LoadRequest, ScaleRequest, UnloadRequest
 from daemon.http.routes import ExportRequest, RollbackRequest
 from daemon.http.speaker import HEADER, Metadata
@@ -30,6 +32,7 @@ from signals.records import Signal
 from store.words import LedgerKind
 
 JSON, STREAM, NDJSON, TEXT = "application/json", "text/event-stream", "application/x-ndjson", "text/plain"
+HTML, CSS, SCRIPT, ICON = "text/html", "text/css", "text/javascript", "image/svg+xml"
 _SCHEMAS = "#/components/schemas/{model}"
 
 
@@ -50,6 +53,8 @@ def _completion(summary: str, body: Any) -> Operation:
 
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("GET", "/"): Operation("The operator page", answers=(HTML,)),
+    ("GET", "/page/{name}"): Operation("A file of it", answers=(CSS, SCRIPT, ICON, JSON, TEXT)),
     ("POST", "/v1/chat/completions"): _completion("OpenAI chat completions", ChatRequest),
     ("POST", "/v1/completions"): _completion("OpenAI completions", CompletionRequest),
     ("POST", "/v1/responses"): _completion("OpenAI responses", ResponsesRequest),
@@ -71,9 +76,14 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("GET", "/signals/{id}"): Operation("What became of a signal"),
     ("GET", "/signals/{id}/explain"): Operation("A signal's lesson, with where each token's weight comes from"),
+    ("GET", "/lessons"): Operation("A page of lessons, the newest first", query=LISTED_BY),
+    ("GET", "/lessons/{id}"): Operation("One lesson, token by token"),
     ("GET", "/policy"): Operation("What each agent may learn"),
     ("PUT", "/policy/agents/{agent}"): Operation("What that agent may learn from now on", PolicyTable),
     ("DELETE", "/policy/agents/{agent}"): Operation("What she may learn is as the lane was started with again"),
+    ("POST", "/forget"): Operation(
+        "Take a signal, a context or an agent out again, as if never seen", ForgetRequest
+    ),
     ("GET", "/ledger"): Operation("A page of the ledger", query=PAGE, answers=(JSON, NDJSON)),
     ("GET", "/ledger/summary"): Operation("What was served and learned, in all and by agent", query=ASKED_BY),
     ("GET", "/ledger/stream"): Operation(

@@ -1,7 +1,7 @@
 """The routes: which path goes where, and the small handlers for adapters."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -20,9 +20,11 @@ from daemon.http.open_requests import OpenRequests
 from daemon.http.origins import Origins
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.learner import Learner
+from daemon.learning.leasing import Leasing
 from daemon.serving.lane_thread import LaneThread
 from store import adapters as stored_adapters
-from store import ledger
+from store import leases, ledger
+from store.leases import Lease
 from store.records import Adapter, Adapters, Entry
 from store.store import Store
 from store.words import LedgerKind
@@ -56,6 +58,7 @@ class Routes:
         lane: LaneThread,
         learner: Learner,
         adapters: AgentAdapters,
+        leasing: Leasing,
         *,
         exports: Path,
         model: str,
@@ -64,6 +67,7 @@ class Routes:
         self._lane = lane
         self._learner = learner
         self._adapters = adapters
+        self._leasing = leasing
         self._exports = exports
         self._model = model
 
@@ -82,19 +86,22 @@ class Routes:
         caller = caller_of(request)
         agents = filter(caller.may_see, await self._store.read(stored_adapters.agents_with_adapters))
         kept = [await self._store.read(stored_adapters.adapters_of, agent) for agent in agents]
-        return web.json_response([adapters_json(own) for own in kept])
+        whose = await self._store.read(leases.leases_of, [own.shadow.agent for own in kept])
+        return web.json_response([adapters_json(own) | _lane_json(own, whose) for own in kept])
 
     async def promote(self, request: web.Request) -> web.Response:
         """`POST /adapters/{agent}/promote`: serve the shadow from the next turn on."""
         agent = request.match_info["agent"]
+        await self._leasing.require(agent)
         await self._learner.settled()
         version = await self._adapters.promote(agent)
         return web.json_response({"agent": agent, "version": version, "adapter": f"{agent}@{version}"})
 
     async def rollback(self, request: web.Request) -> web.Response:
         """`POST /adapters/{agent}/rollback`: serve an earlier version again, and learn on from it."""
-        asked = await _parse(request, RollbackRequest)
-        kept = await self._learner.rollback(request.match_info["agent"], asked.version)
+        asked, agent = await _parse(request, RollbackRequest), request.match_info["agent"]
+        await self._leasing.require(agent)
+        kept = await self._learner.rollback(agent, asked.version)
         return web.json_response(adapters_json(kept))
 
     async def export(self, request: web.Request) -> web.Response:
@@ -159,6 +166,12 @@ def adapters_json(kept: Adapters) -> dict[str, Any]:
         "stable": _adapter_json(kept.stable),
         "versions": [_adapter_json(version) for version in kept.versions],
     }
+
+
+def _lane_json(own: Adapters, whose: Mapping[str, Lease]) -> dict[str, Any]:
+    """The lane that an agent belongs to, where lanes share a database."""
+    lease = whose.get(own.shadow.agent)
+    return {"lane": None if lease is None else {"name": lease.lane, "live": lease.live}}
 
 
 def _adapter_json(adapter: Adapter) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class SignalRoutes:
         speaker = check_signals(request, given)
         taken = await self._intake.take(given, private=speaker.private, sender=speaker.sender)
         self._boarding.stir()
-        bodies = [{"status": put.status} | signal_json(kept) for put, kept in taken]
+        bodies = [{"status": put.status} | signal_json(put.kept) for put in taken]
         return web.json_response(bodies if isinstance(body, list) else bodies[0])
 
     async def one(self, request: web.Request) -> web.Response:
@@ -120,14 +120,9 @@ class SignalRoutes:
             private, sender = speaker.private, speaker.sender
             taken = await self._intake.take([*given.signals.values()], private=private, sender=sender, each=True)
             self._boarding.stir()
-            for index, (put, kept) in zip(given.signals, taken, strict=True):
-                clash = put.status == "conflict"
-                fate = (
-                    _error_json(conflict(put.id, each=True))
-                    if clash
-                    else {"status": put.status} | signal_json(kept)
-                )
-                told[index] = fate
+            for index, put in zip(given.signals, taken, strict=True):
+                clash = _error_json(conflict(put.id, each=True)) if put.status == "conflict" else None
+                told[index] = clash or {"status": put.status} | signal_json(put.kept)
         bodies = [{"index": index} | told[index] for index in sorted(told)]
         return web.json_response(bodies if given.form == "many" else bodies[0])
 

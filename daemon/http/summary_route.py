@@ -54,6 +54,8 @@ class SummaryRoute:
             "learning_while_serving_seconds": now.held_up_seconds,
             "learning_seconds": now.learning_seconds,
             "ms_per_token": now.ms_per_token,
+            "ms_per_token_alone": now.ms_per_token_alone,
+            "ms_per_token_beside_lessons": now.ms_per_token_beside_lessons,
             "ledger_lag_seconds": now.ledger_lag_seconds,
         }
 
@@ -98,7 +100,7 @@ def _agent_json(agent: str, own: AgentSummary) -> dict[str, Any]:
         **_facts_json(own.facts),
         "adapter": None if own.adapter is None else _standing_json(own.adapter),
         "last_step": None if own.last_step is None else _step_json(own.last_step),
-        "loss_before": [_point_json(point) for point in own.loss_before],
+        "losses": [_point_json(point) for point in own.losses],
     }
 
 
@@ -131,4 +133,5 @@ def _point_json(point: Point) -> dict[str, Any]:
         "steps": point.steps,
         "at": time_text(point.at_us),
         "loss_before": point.loss_before,
+        "loss_after": point.loss_after,
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from daemon.http.errors import Unavailable
 from daemon.learning.exports import aside_of, drop, place
 from daemon.learning.snapshots import Snapshots
 from daemon.learning.stables import BASE_STABLE, Stable, is_lora, lora_lane_name
@@ -22,8 +23,9 @@ from daemon.serving.unbroken import Unbroken
 from engine.lane import Lane
 from engine.slots import BASE
 from store import adapters as stored
+from store import leases
 from store.errors import Unknown
-from store.records import Adapter, Adapters
+from store.records import Adapter, Adapters, Turn
 from store.store import Store
 
 
@@ -54,6 +56,17 @@ class AgentAdapters:
         async with self._changing:
             await self._open_shadow(agent)
         return shadow_name(agent)
+
+    async def forget(self, agent: str) -> None:
+        """Read the agent's adapters anew when they are needed again: this lane's may be behind."""
+        async with self._changing:
+            self._shadows.discard(agent)
+            self._stables.pop(agent, None)
+
+    async def forget_stable(self, agent: str) -> None:
+        """Read anew what the agent is served with: another lane may have changed it."""
+        async with self._changing:
+            self._stables.pop(agent, None)
 
     async def cancel_lessons(self, lessons: Collection[str]) -> None:
         """End lessons that the lane has and that have not taken their step."""
@@ -118,10 +131,11 @@ class AgentAdapters:
             await asyncio.to_thread(drop, aside)
         return found[0]
 
-    async def lane_name(self, label: str) -> str:
-        """The lane's name of the stable set that people see as `label`, loaded or not."""
-        if is_lora(label):
-            return lora_lane_name(label)
+    async def lane_name(self, turn: Turn) -> str:
+        """The lane's name of the stable set that a turn was served with, loaded or not."""
+        label = turn.adapter
+        if is_lora(label):  # another lane's number is another adapter here: nothing is served under this name
+            return lora_lane_name(label) if turn.lane == self._store.leases.lane else f"{turn.lane}-{label}"
         agent, _, version = label.rpartition("@")
         if label == BASE or not agent:
             return BASE
@@ -154,7 +168,7 @@ class AgentAdapters:
         if not adapter.version:
             return BASE_STABLE
         name = _stable_name(adapter)
-        tensors = await self._read(adapter.snapshot)
+        tensors = await self._served_here(adapter)
 
         keep = {name, *self._loras.kept, *(stable.lane_name for stable in self._stables.values())}
 
@@ -193,6 +207,22 @@ class AgentAdapters:
             lane.engine.shadows[name].restore(tensors)
 
         await self._lane.call(restore)
+
+    async def _served_here(self, adapter: Adapter) -> dict[str, Tensor]:
+        """A version to be served.
+
+        Raises:
+            Unavailable: it is in another lane's data directory.
+        """
+        lease = (await self._store.read(leases.leases_of, [adapter.agent])).get(adapter.agent)
+        is_here = self._snapshots.here([adapter.snapshot])
+        if lease is not None and lease.lane != self._store.leases.lane and not is_here:
+            raise Unavailable(
+                f"{adapter.agent} is served with version {adapter.version}, whose snapshot is in the data "
+                f"directory of lane {lease.lane}: ask that lane, or copy {adapter.snapshot} from there to here",
+                code="adapter_elsewhere",
+            )
+        return await self._read(adapter.snapshot)
 
     async def _read(self, snapshot: str) -> dict[str, Tensor]:
         return await asyncio.to_thread(self._snapshots.read, snapshot)

@@ -1,7 +1,8 @@
 """What rides when: an agent's waiting lessons board her next turn, or run in the gap when none comes.
 
 - Nothing that goes wrong here fails a turn: it is served without riders, and the log says why.
-- While an agent is rolled back none of her lessons board; once the service stops, none of anyone's.
+- While an agent is rolled back, or something of hers is forgotten, none of her lessons board; once the service
+  stops, none of anyone's.
 - A lesson that has waited too long ends as expired.
 """
 
@@ -17,6 +18,7 @@ from engine.lane import Lane
 from engine.orders import LessonOrder
 from signals.refusals import Refusal, RefusalCode
 from store.clock import now_us
+from store.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +91,10 @@ class Boarding:
                     await self._run_waiting()
 
     async def _run_waiting(self) -> None:
-        await self._expire()
+        try:
+            await self._expire()
+        except StoreError:  # it is tried again: what waited too long goes on waiting
+            logger.exception("lessons that waited too long could not be ended")
         for pending in self._rides.waiting():
             await self._start(pending)
 
@@ -108,9 +113,9 @@ class Boarding:
         return self._rides.waiting(agent=agent, context=context) + ([] if mine is None else [mine])
 
     def _may_ride(self, pending: Pending) -> bool:
-        """Does the lesson still wait, is its agent not being rolled back, and is the service not stopping?"""
+        """Does the lesson still wait, may its agent's ride, and is the service not stopping?"""
         waits = pending.id in self._rides and pending.may_ride
-        return waits and not self._closed and not self._learner.is_rolling_back(pending.agent)
+        return waits and not self._closed and self._learner.lets_ride(pending.agent)
 
     async def _expire(self) -> None:
         oldest = now_us() - int(self._ttl_seconds * 1_000_000)

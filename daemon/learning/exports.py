@@ -5,9 +5,13 @@ An export is written aside, synced, and put in its place: as a directory where t
 
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
+from safetensors.torch import load_file
+
 from daemon.learning.disk import make_folder, sync
+from engine.lora import tensors_sha256
 
 _ASIDE = ".writing-"
 
@@ -35,6 +39,18 @@ def place(aside: Path, directory: Path) -> None:
 def drop(aside: Path) -> None:
     """Delete what is left aside, if anything is."""
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_export(directory: Path, *, sha: str) -> bool:
+    """Remove an exported adapter, where it is still the one of that hash; returns whether it was."""
+    tensors = directory / "adapter_model.safetensors"
+    if not tensors.is_file() or tensors_sha256(load_file(tensors)) != sha:
+        return False
+    tensors.unlink()
+    (directory / "adapter_config.json").unlink(missing_ok=True)
+    with suppress(OSError):  # something else is in it
+        directory.rmdir()
+    return True
 
 
 def sweep(exports: Path) -> None:

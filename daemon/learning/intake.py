@@ -3,14 +3,16 @@
 - Acknowledged means committed: a signal is on disk before its sender is answered.
 - A list is taken whole or not at all: one id that clashes refuses the list and records nothing of it. A list that
   is sent to be taken each by itself has its clashes told, and the others recorded.
-- One signal's sender is answered when it is settled; a list's as well, or once it has waited `ANSWER_SECONDS`.
+- One signal's sender is answered when it is settled; a list's when it is on disk.
 - Settling goes batch by batch, never two at once; whoever is next settles all that waits by then.
+- Whose an agent is settles what is said of her (`Leasing`); what is not for this lane waits for the one it is for.
 - Settling is done again for whatever a crash left unsettled, once the turns it left open are ended.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -20,30 +22,26 @@ from sqlalchemy.orm import Session
 from daemon.http.errors import BadRequest, Conflict
 from daemon.http.limits import SignalRoom
 from daemon.learning.adapters import AgentAdapters
+from daemon.learning.leasing import Leasing
 from daemon.learning.policies import Policies
+from daemon.learning.precedence import Precedence
 from daemon.learning.records import pending_of, stored_signal
 from daemon.learning.rides import Rides
-from daemon.learning.settling import Settling, settle_about_others
+from daemon.learning.settling import Settling, ends_of
 from daemon.text.chat_template import HuggingFaceChat
 from signals.policy import Policy
 from signals.records import Correction, Relevance, Signal, Verdict, parse_signal
 from signals.refusals import RefusalCode
 from signals.weights import Trust
-from store import lessons, signals, turns
+from store import leases, lessons, signals, turns
 from store.clock import now_us
 from store.records import KeptSignal, Put, RefusedSignal
 from store.store import Store
 
 logger = logging.getLogger(__name__)
 
-_WORDLESS = frozenset({"relevance", "verdict"})
-"""Kinds whose bodies hold none of what was said; they are kept whole, and so still count, in private contexts."""
-
-ANSWER_SECONDS = 0.02
-"""How long the answer to a list waits for it to be settled: what needs no tokenizer is settled by then."""
-
-SETTLED_TOGETHER = 100
-"""Signals settled in one transaction: a few milliseconds of the writer's time."""
+SETTLED_TOGETHER = 40
+"""Signals settled in one transaction: a few milliseconds of the writer's time, which others' putting waits for."""
 
 
 F = TypeVar("F", bound="asyncio.Future[Any]")
@@ -79,9 +77,12 @@ class Intake:
         chat: HuggingFaceChat,
         room: SignalRoom,
         settling: Settling,
+        leasing: Leasing,
+        precedence: Precedence,
         *,
         policies: Policies,
     ) -> None:
+        self._leasing = leasing
         self._room = room
         self._store = store
         self._rides = rides
@@ -89,6 +90,7 @@ class Intake:
         self._chat = chat
         self._policies = policies
         self._settling = settling
+        self._precedence = precedence
         self._one_settles = asyncio.Lock()
         self._unsettled: dict[str, Signal] = {}
         self._work: set[asyncio.Future[Any]] = set()
@@ -101,8 +103,8 @@ class Intake:
         sender: Trust,
         sent: str | None = None,
         each: bool = False,
-    ) -> list[tuple[Put, KeptSignal]]:
-        """Put signals on disk and settle them; each with its state now. Goes on if the sender goes away.
+    ) -> list[Put]:
+        """Put signals on disk and settle them; each as it now is. Goes on if the sender goes away.
 
         `sender` says how far who sent them is trusted; `sent` is the fingerprint of what was sent, where that is
         not the signals themselves. With `each` a signal that clashes is told of in its `Put`, and the others are
@@ -118,9 +120,11 @@ class Intake:
         self._room.take(len(given))
         taking = self._begin(_Batch(given, private, sender, sent, each), room=len(given))
         taken = await asyncio.shield(taking)
-        await asyncio.wait([taken.settled], timeout=None if len(given) == 1 else ANSWER_SECONDS)
-        kept = await self._store.read(signals.signals_of, [put.id for put in taken.puts])
-        return list(zip(taken.puts, kept, strict=True))
+        if len(taken.puts) > 1:
+            return taken.puts
+        await asyncio.wait([taken.settled])
+        (put,) = taken.puts
+        return [replace(put, kept=await self._store.read(signals.signal_of, put.id))]
 
     async def take_own(self, signal: Signal, *, private: bool, sender: Trust) -> None:
         """Put a signal that came with a turn on disk and settle it. As the turn had room, so has it."""
@@ -135,14 +139,41 @@ class Intake:
     async def recover(self) -> None:
         """Take up what a crash left: turns end, rides wait again and are weighed anew, signals are settled."""
         await self._store.write(turns.end_open_turns)
-        for kept in await self._store.write(lessons.recover):
-            turn = await self._store.read(turns.turn_of, kept.lesson.turn)
-            stable = await self._adapters.lane_name(turn.adapter)
-            pending = pending_of(kept, stable=stable, served_here=False)
-            self._rides.add(pending)
-            await self._at_the_border(self._settling.weigh_anew([pending]), what=f"lesson {pending.id}")
+        if self._leasing.shared:
+            await self._leasing.begin()
+        else:
+            await self._take_up_lessons(None)
+        given = await self._readable(await self._store.read(signals.received_signals))
+        await self._settle_mine(given, room=0)
+
+    async def take_up(self, agent: str) -> None:
+        """An agent belongs to this lane from now on: go on with what waits of hers."""
+        async with self._one_settles:
+            await self._take_up_lessons(agent)
         received = await self._store.read(signals.received_signals)
-        await self._at_the_border(self._settle_received(received), what="what was received")
+        await self._settle(await self._readable([kept for kept in received if kept.signal.agent == agent]), room=0)
+
+    async def hear(self, ids: Sequence[str]) -> None:
+        """Settle those of the signals that another lane took that are for this one."""
+        kept = await self._store.read(signals.signals_of, ids)
+        given = [parse_signal(dict(one.signal.body)) for one in kept if one.signal.body is not None]
+        await self._settle_mine(given, room=0, heard=True)
+
+    @asynccontextmanager
+    async def taking_up(self, agents: Sequence[str]) -> AsyncIterator[None]:
+        """For as long as the block runs nothing is settled; then those agents' lessons wait as the store has them.
+
+        None of them may ride.
+        """
+        async with self._one_settles:
+            waiting = [pending for pending in self._rides.unridden() if pending.agent in agents]
+            for pending in waiting:
+                self._rides.drop(pending.id)
+            try:
+                yield
+            finally:
+                for agent in agents:
+                    await self._take_up_lessons(agent)
 
     async def weigh_anew(self, agent: str) -> None:
         """Hold an agent's lessons that wait to what is known now."""
@@ -169,12 +200,13 @@ class Intake:
 
         async def take() -> _Taken:
             try:
-                puts = await self._store.write(_put_all, batch, self._policies.now)
+                with self._precedence.going_first():
+                    puts = await self._store.write(_put_all, batch, self._policies.now)
             except BaseException:
                 self._room.leave(room)
                 raise
             kept = [signal for signal, put in zip(batch.signals, puts, strict=True) if put.status != "conflict"]
-            return _Taken(puts, self._track(asyncio.ensure_future(self._settle(kept, room=room))))
+            return _Taken(puts, self._track(asyncio.ensure_future(self._settle_mine(kept, room=room))))
 
         return self._track(asyncio.ensure_future(take()))
 
@@ -182,6 +214,15 @@ class Intake:
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return task
+
+    async def _settle_mine(self, given: Sequence[Signal], *, room: int, heard: bool = False) -> None:
+        """Settle those that are for this lane; the others are on disk for the lane that they are for."""
+        try:
+            mine = await self._leasing.mine(given, heard=heard)
+        except Exception:  # the border of one batch: it is taken up with its agents
+            logger.exception("whose signals are could not be told")
+            mine = []
+        await self._settle(mine, room=room)
 
     async def _settle(self, given: Sequence[Signal], *, room: int) -> None:
         """See to it that these are settled, by whoever settles next."""
@@ -201,12 +242,23 @@ class Intake:
             del self._unsettled[signal.id]
         await self._settling.settle(batch)
 
-    async def _settle_received(self, received: Sequence[KeptSignal]) -> None:
-        private = [_private(kept.signal.id) for kept in received if kept.signal.body is None]
-        if private:
-            await self._store.write(signals.refuse_signals, private)
-        bodies = [kept.signal.body for kept in received if kept.signal.body is not None]
-        await self._settle([parse_signal(dict(body)) for body in bodies], room=0)
+    async def _readable(self, received: Sequence[KeptSignal]) -> list[Signal]:
+        """What was received; private signals, of which nothing is kept to be read, are refused."""
+        for kept in received:
+            if kept.signal.body is None:
+                refusing = self._store.write(signals.refuse_signals, [_private(kept.signal.id)])
+                await self._at_the_border(refusing, what=f"signal {kept.signal.id}")
+        return [parse_signal(dict(one.signal.body)) for one in received if one.signal.body is not None]
+
+    async def _take_up_lessons(self, agent: str | None) -> None:
+        """An agent's lessons wait in memory, cut off rides again; without one everybody's."""
+        for kept in await self._store.write(lessons.recover, agent):
+            if kept.lesson.id not in self._rides:
+                turn = await self._store.read(turns.turn_of, kept.lesson.turn)
+                stable = await self._adapters.lane_name(turn)
+                pending = pending_of(kept, stable=stable, served_here=False)
+                self._rides.add(pending)
+                await self._at_the_border(self._settling.weigh_anew([pending]), what=f"lesson {pending.id}")
 
     async def _at_the_border(self, work: Coroutine[object, object, None], *, what: str) -> None:
         """One signal that cannot be settled must not keep the service from starting."""
@@ -217,25 +269,28 @@ class Intake:
 
 
 def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:
-    """Put a batch, and settle of it what only tells about others."""
+    """Put a batch; what only tells about others is settled with that."""
     rows = [
         stored_signal(signal, now_us=now_us(), sender=batch.sender, sent=batch.sent) for signal in batch.signals
     ]
-    rooms = {(row.agent, row.context) for row in rows if row.kind not in _WORDLESS}
-    hidden = {
-        (agent, context): batch.private
-        or context in policy.of(agent).private_contexts
-        or turns.context_is_private(session, agent=agent, context=context)
-        for agent, context in rooms
-    }
-    kept = [replace(row, private=row.kind not in _WORDLESS and hidden[row.agent, row.context]) for row in rows]
-    puts = signals.put_signals(session, kept)
+    kept = [
+        replace(row, private=batch.private or row.context in policy.of(row.agent).private_contexts) for row in rows
+    ]
+    first = {signal.id: signal for signal in reversed(batch.signals)}.values()
+    about_others = [signal for signal in first if isinstance(signal, Relevance | Verdict)]
+    elsewhere = _elsewhere(session, {signal.agent for signal in about_others})
+    ends = ends_of(session, [signal for signal in about_others if signal.agent not in elsewhere], policy)
+    puts = signals.put_signals(session, kept, ends=ends)
     clashes = [put.id for put in puts if put.status == "conflict"]
     if clashes and not batch.each:
         raise conflict(*clashes)
-    new = [signal for signal, put in zip(batch.signals, puts, strict=True) if put.status == "new"]
-    settle_about_others(session, [signal for signal in new if isinstance(signal, Relevance | Verdict)], policy)
     return puts
+
+
+def _elsewhere(session: Session, agents: set[str]) -> set[str]:
+    """Those that belong to another lane, or did last."""
+    lane = leases.Leases.of(session).lane
+    return {agent for agent, lease in leases.leases_of(session, agents).items() if lease.lane != lane}
 
 
 def conflict(*clashes: str, each: bool = False) -> Conflict:

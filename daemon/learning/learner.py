@@ -4,13 +4,16 @@
   the ledger says; the lesson, still riding there, is taken up again at the next start: it was not trained.
 - A lesson that ended without a decision, because its turn was cancelled or because its turn was served before a
   restart and its prefix not again since, goes back to waiting.
+- What is learned of an agent that belongs to this lane no more is not kept; her lessons wait where she belongs.
 - A rollback first ends what walks and records what was learned, then moves back.
 """
 
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -27,10 +30,18 @@ from engine.walk import LessonLearned
 from signals.refusals import Refusal, RefusalCode
 from store import adapters as stored_adapters
 from store import lessons, steps
+from store.errors import Elsewhere
 from store.records import Adapters, Step
 from store.store import Store
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """An agent belongs to this lane no more."""
+
+    agent: str
 
 
 class Learner:
@@ -54,8 +65,9 @@ class Learner:
         self._snapshots = snapshots
         self._optimizer = optimizer
         self._made_by = made_by
-        self._events: asyncio.Queue[LessonStarted | LessonEnded | asyncio.Event] = asyncio.Queue()
+        self._events: asyncio.Queue[LessonStarted | LessonEnded | _Lost | asyncio.Event] = asyncio.Queue()
         self._rolling_back: set[str] = set()
+        self._still: set[str] = set()
         self._over = False
 
     def on_lesson(self, event: LessonStarted | LessonEnded) -> None:
@@ -63,9 +75,22 @@ class Learner:
         self._metrics.heard(event)
         self._events.put_nowait(event)
 
-    def is_rolling_back(self, agent: str) -> bool:
-        """Is the agent being rolled back?"""
-        return agent in self._rolling_back
+    def lets_ride(self, agent: str) -> bool:
+        """May lessons of the agent's ride now? Not while she is rolled back, or kept still."""
+        return agent not in self._rolling_back and agent not in self._still
+
+    @asynccontextmanager
+    async def still(self, agents: Collection[str]) -> AsyncIterator[None]:
+        """For as long as the block runs those agents learn nothing: what walks ends, and waits again."""
+        held = {agent for agent in agents if agent not in self._still}
+        self._still |= held
+        try:
+            riding = [pending.id for agent in held for pending in self._rides.riding(agent)]
+            await self._adapters.cancel_lessons(riding)
+            await self.settled()
+            yield
+        finally:
+            self._still -= held
 
     async def follow(self) -> None:
         """Handle the lane's events for as long as the service runs."""
@@ -74,6 +99,8 @@ class Learner:
                 event = await self._events.get()
                 if isinstance(event, asyncio.Event):
                     event.set()
+                elif isinstance(event, _Lost):
+                    await self._give_up(event.agent)
                 else:
                     await self._handle_or_take_back(event)
                     self._metrics.backlog.leave(event)
@@ -90,6 +117,11 @@ class Learner:
             reached = asyncio.Event()
             self._events.put_nowait(reached)
             await reached.wait()
+
+    async def give_up(self, agent: str) -> None:
+        """The agent belongs to this lane no more: her lessons end here undecided, and wait where she belongs."""
+        self._events.put_nowait(_Lost(agent))
+        await self.settled()
 
     async def rollback(self, agent: str, version: int) -> Adapters:
         """Serve a version again. The agent's lessons on their way are ended; what was learned is recorded first.
@@ -124,6 +156,9 @@ class Learner:
         pending = self._rides[event.lesson]
         try:
             await self._handle(pending, event)
+        except Elsewhere as error:
+            logger.warning("lesson %s is not recorded: %s", event.lesson, error)
+            await self._give_up(pending.agent)
         except Exception:  # the border of one lesson: logged, and its effect undone
             logger.exception("lesson %s could not be recorded; its step is taken back", event.lesson)
             await self._take_back(pending)
@@ -203,6 +238,16 @@ class Learner:
         self._metrics.lesson("failed")
         taken_back = Refusal(code=RefusalCode.CANCELLED, message=message)
         self._rides.end(pending.fate("refused", **refused_facts(taken_back)))
+
+    async def _give_up(self, agent: str) -> None:
+        """Nothing of the agent's walks or waits here any more; her shadow is read anew if she is taken again."""
+        await self._adapters.cancel_lessons([pending.id for pending in self._rides.riding(agent)])
+        await self._adapters.forget(agent)
+        for pending in self._rides.of(agent):
+            if pending.riding:
+                self._metrics.lesson("waiting")
+                self._rides.end(pending.fate("waiting"))
+            self._rides.drop(pending.id)
 
     async def _drop_snapshot(self, agent: str, name: str) -> None:
         """Delete the head's former snapshot, unless a version is made of it. A start sweeps what is missed."""

@@ -54,26 +54,30 @@ def look_up(session: Session, given: Sequence[LessonSignal]) -> list[Lookup]:
 def _lookup(
     turn: StoredTurn | None, signal: StoredSignal, *, told: KeptSignal | None, verdict: KeptSignal | None
 ) -> Lookup:
+    weighing = None if told is None else _said(told, Relevance)
+    judging = None if verdict is None else _said(verdict, Verdict)
     return Lookup(
         turn=turn,
         private=signal.private,
-        relevance=None if told is None else _body(told, Relevance).relevance,
-        weighed_by=None if told is None else told.signal.id,
-        outcome=Outcome.UNKNOWN if verdict is None else _body(verdict, Verdict).outcome,
-        judged_by=None if verdict is None else verdict.signal.id,
+        relevance=None if weighing is None else weighing.relevance,
+        weighed_by=None if weighing is None else weighing.id,
+        outcome=Outcome.UNKNOWN if judging is None else judging.outcome,
+        judged_by=None if judging is None else judging.id,
         sender=Trust(signal.sender),
     )
 
 
 def _seen(turn: StoredTurn | None, signal: LessonSignal) -> StoredTurn | None:
-    """The turn as that signal may see it: one that is still open is there for its own labels only."""
-    if turn is None or turn.finish_reason is not None or isinstance(signal, Labels):
-        return turn
-    return None
+    """The turn as that signal may see it: an open one for its own labels only, a forgotten one never."""
+    if turn is None or turn.is_forgotten:
+        return None
+    return turn if turn.finish_reason is not None or isinstance(signal, Labels) else None
 
 
-def _body(kept: KeptSignal, kind: type[S]) -> S:
-    assert kept.signal.body is not None, f"signal {kept.signal.id} has no body"
+def _said(kept: KeptSignal, kind: type[S]) -> S | None:
+    """What a signal said; None where that is erased."""
+    if kept.signal.body is None:
+        return None
     signal = parse_signal(dict(kept.signal.body))
     assert isinstance(signal, kind), f"signal {signal.id} is a {signal.kind}"
     return signal

@@ -112,6 +112,10 @@ class Rides:
         ]
         return sorted(chosen, key=lambda pending: (_ORDER[pending.kind], pending.planned_at_us))
 
+    def of(self, agent: str) -> list[Pending]:
+        """An agent's lessons that have not ended."""
+        return [pending for pending in self._pending.values() if pending.agent == agent]
+
     def riding(self, agent: str | None = None) -> list[Pending]:
         """The lessons that are with the lane; of one agent, if one is named."""
         return [one for one in self._pending.values() if one.riding and agent in {None, one.agent}]

@@ -1,6 +1,7 @@
 """Settling: signals that are on disk are planned into lessons, applied, or refused, many in a few transactions.
 
-- Relevances and verdicts are applied with the putting itself; what they concern is weighed anew here.
+- Relevances and verdicts end as they are put, or here if another lane took them; what they concern is weighed anew
+  here.
 - Planning reads in one transaction and is written in another. Nobody else settles in between (`Intake` sees to
   that), so that what is told about a signal is never lost between two looks.
 - One signal that cannot be settled takes no other with it: it is logged, and taken up again at the next start.
@@ -16,13 +17,11 @@ from daemon.learning.adapters import AgentAdapters
 from daemon.learning.changes import Change, change_of, write_changes
 from daemon.learning.gathering import Gathered, Planned, Shape, gather
 from daemon.learning.learner import Learner
-from daemon.learning.lookups import Lookup, look_up
+from daemon.learning.lookups import look_up
+from daemon.learning.planner import Planner
 from daemon.learning.policies import Policies
-from daemon.learning.records import refused_signal, stored_lesson, turn_of, waiting_of
+from daemon.learning.records import refused_signal, stored_lesson, waiting_of
 from daemon.learning.rides import Pending, Rides
-from daemon.text.chat_template import HuggingFaceChat
-from signals.planning import plan
-from signals.plans import LessonPlan
 from signals.policy import Policy, policy_off
 from signals.records import Outcome, Relevance, Signal, Verdict, parse_signal
 from signals.refusals import Refusal, RefusalCode
@@ -44,25 +43,26 @@ class Settling:
         rides: Rides,
         adapters: AgentAdapters,
         learner: Learner,
-        chat: HuggingFaceChat,
+        planner: Planner,
         *,
         policies: Policies,
-        context_tokens: int,
         started_at_us: int,
     ) -> None:
         self._store = store
         self._rides = rides
         self._adapters = adapters
         self._learner = learner
-        self._chat = chat
+        self._planner = planner
         self._policies = policies
-        self._context_tokens = context_tokens
         self._started_at_us = started_at_us
 
     async def settle(self, given: Sequence[Signal]) -> None:
         """Settle signals. Those that are settled already stay as they are; what these concern is weighed anew."""
         standing = await self._store.read(signals.states_of, [signal.id for signal in given])
         received = [signal for signal in given if standing.get(signal.id) is SignalState.RECEIVED]
+        about_others = [signal for signal in received if isinstance(signal, Relevance | Verdict)]
+        if about_others:
+            await self._store.write(settle_about_others, about_others, self._policies.now)
         makers = [signal for signal in received if not isinstance(signal, Relevance | Verdict)]
         new = await self._plan_new(makers)
         concerned = {pending.id: pending for signal in given for pending in self._concerned(signal)}
@@ -135,7 +135,7 @@ class Settling:
 
     async def _wait(self, kept: Sequence[Shape], *, planned_at_us: int) -> None:
         """The lessons wait for their rides."""
-        stables = dict[str, str]()
+        stables = dict[tuple[str, str], str]()
         for shape in kept:
             if shape.pending is not None:
                 self._rides.reshape(shape.pending, shape.plan)
@@ -143,14 +143,15 @@ class Settling:
             found = shape.makers[0].found
             turn = found.turn
             assert turn is not None, f"lesson {shape.id} was planned without a turn"
-            if turn.adapter not in stables:
-                stables[turn.adapter] = await self._adapters.lane_name(turn.adapter)
+            served = (turn.lane, turn.adapter)
+            if served not in stables:
+                stables[served] = await self._adapters.lane_name(turn)
             pending = waiting_of(
                 shape.plan,
                 identity=shape.id,
-                stable=stables[turn.adapter],
+                stable=stables[served],
                 planned_at_us=planned_at_us,
-                served_here=turn.created_at_us >= self._started_at_us,
+                served_here=turn.lane == self._store.leases.lane and turn.created_at_us >= self._started_at_us,
                 awaits=shape.awaits,
                 held=shape.awaits and found.outcome is not Outcome.PASSED,
             )
@@ -175,29 +176,7 @@ class Settling:
         if not given:
             return []
         found = await self._store.read(look_up, given)
-        return await asyncio.to_thread(self._plan_each, list(zip(given, found, strict=True)))
-
-    def _plan_each(self, given: Sequence[tuple[LessonSignal, Lookup]]) -> list[Planned]:
-        planned = list[Planned]()
-        for signal, found in given:
-            try:
-                planned.append(Planned(signal, found, self._plan(signal, found)))
-            except Exception:  # one signal's border
-                logger.exception("signal %s could not be planned", signal.id)
-        return planned
-
-    def _plan(self, signal: LessonSignal, found: Lookup) -> LessonPlan | Refusal:
-        return plan(
-            signal,
-            None if found.turn is None else turn_of(found.turn, context_tokens=self._context_tokens),
-            policy=self._policies.of(signal.agent),
-            tokenizer=self._chat,
-            context_tokens=self._context_tokens,
-            private=found.private,
-            sender=found.sender,
-            relevance=found.relevance,
-            outcome=found.outcome,
-        )
+        return await asyncio.to_thread(self._planner.plan_each, list(zip(given, found, strict=True)))
 
 
 def write_gathered(session: Session, gathered: Gathered) -> int:
@@ -225,13 +204,18 @@ def _links(shape: Shape) -> tuple[Link, ...]:
 
 
 def settle_about_others(session: Session, given: Sequence[Relevance | Verdict], policy: Policy) -> None:
-    """Apply or refuse signals about others that were just put. One that comes before its engram is remembered."""
+    """Apply or refuse signals about others that another lane put."""
+    ends = ends_of(session, given, policy)
+    signals.refuse_signals(session, [why for why in ends.values() if why is not None])
+    signals.apply_signals(session, [identity for identity, why in ends.items() if why is None])
+
+
+def ends_of(session: Session, given: Sequence[Relevance | Verdict], policy: Policy) -> signals.Ends:
+    """What signals about others come to, as they are put. One that comes before its engram is remembered."""
     engrams = {signal.engram for signal in given if isinstance(signal, Relevance)}
     standing = signals.states_of(session, engrams)
     refusals = {signal.id: _refusal_of(signal, standing, policy) for signal in given}
-    refused = [refused_signal(identity, why) for identity, why in refusals.items() if why is not None]
-    signals.refuse_signals(session, refused)
-    signals.apply_signals(session, [identity for identity, why in refusals.items() if why is None])
+    return {one: None if why is None else refused_signal(one, why) for one, why in refusals.items()}
 
 
 def _refusal_of(signal: Relevance | Verdict, standing: dict[str, SignalState], policy: Policy) -> Refusal | None:

@@ -27,12 +27,19 @@ class Snapshots:
 
     def __init__(self, data_dir: Path, *, made_for: Mapping[str, str]) -> None:
         self._root = data_dir
-        self._made_for = {"format": "pt", **made_for}
+        self.made_for = {**made_for}
+        """The model, the rank and the alpha that they are made for."""
+        self._metadata = {"format": "pt", **made_for}
         make_folder(data_dir / _FOLDER)
+
+    @staticmethod
+    def name_of(tensors: Mapping[str, Tensor]) -> str:
+        """The name that a snapshot has, written or not."""
+        return f"{_FOLDER}/{tensors_sha256(tensors)}.safetensors"
 
     def write(self, tensors: Mapping[str, Tensor]) -> str:
         """Put a snapshot on disk; returns its name once it is there to stay."""
-        name = f"{_FOLDER}/{tensors_sha256(tensors)}.safetensors"
+        name = self.name_of(tensors)
         target = self._root / name
         if not target.exists():
             self._put(tensors, target)
@@ -43,7 +50,7 @@ class Snapshots:
         handle, aside = tempfile.mkstemp(dir=target.parent, prefix="writing-")
         os.close(handle)
         try:
-            save_file(dict(tensors), aside, metadata=self._made_for)
+            save_file(dict(tensors), aside, metadata=self._metadata)
             sync(Path(aside))
             Path(aside).replace(target)
         finally:
@@ -72,25 +79,38 @@ class Snapshots:
             raise SnapshotDamaged(f"the snapshot {name} is missing from {self._root}; restore it from a backup")
         with safe_open(path, framework="pt") as file:
             found = file.metadata() or {}
-        for key, value in self._made_for.items():
+        for key, value in self._metadata.items():
             if found.get(key) != value:
                 raise SnapshotDamaged(
-                    f"the adapters in {self._root} were made for {key} {found.get(key)}, this lane has {key} "
-                    f"{value}; start it as before, or with another --data-dir"
+                    f"the adapters in {self._root} were made for {key} {found.get(key)}, {key} {value} was given; "
+                    "give what they were made for, or another --data-dir"
                 )
         return path
 
+    def here(self, names: Collection[str]) -> set[str]:
+        """Those of the snapshots that are in this data directory."""
+        return {name for name in names if (self._root / name).is_file()}
+
     def delete(self, name: str) -> None:
         """Delete a snapshot that nothing names any more."""
-        (self._root / name).unlink(missing_ok=True)
+        remove(self._root, [name])
 
     def sweep(self, keep: Collection[str]) -> int:
         """Delete every snapshot that isn't named, and what a crash left half written; returns how many."""
-        stray = [
-            path
-            for path in (self._root / _FOLDER).iterdir()
-            if path.is_file() and f"{_FOLDER}/{path.name}" not in keep
-        ]
-        for path in stray:
-            path.unlink(missing_ok=True)
-        return len(stray)
+        return sweep(self._root, keep)
+
+
+def remove(data_dir: Path, names: Collection[str]) -> None:
+    """Delete snapshots of a data directory that nothing names any more."""
+    for name in names:
+        (data_dir / name).unlink(missing_ok=True)
+
+
+def sweep(data_dir: Path, keep: Collection[str]) -> int:
+    """The same for a data directory, whatever its snapshots were made for."""
+    folder = data_dir / _FOLDER
+    files = [path for path in folder.iterdir() if path.is_file()] if folder.is_dir() else []
+    stray = [path for path in files if f"{_FOLDER}/{path.name}" not in keep]
+    for path in stray:
+        path.unlink(missing_ok=True)
+    return len(stray)

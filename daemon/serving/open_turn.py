@@ -98,13 +98,14 @@ class OpenTurn:
         )
 
 
-def open_row(turn: str, speaker: Speaker, prompt: Prompt, stable: Stable) -> stored.Turn:
-    """The row of a turn that begins now."""
+def open_row(turn: str, speaker: Speaker, prompt: Prompt, stable: Stable, *, lane: str) -> stored.Turn:
+    """The row of a turn that begins now on that lane."""
     return stored.Turn(
         id=turn,
         agent=speaker.agent,
         context=speaker.context,
         private=speaker.private,
+        lane=lane,
         slot=None,
         adapter=stable.label,
         messages=cast(JsonValue, [dict(message) for message in prompt.messages]),

@@ -136,7 +136,8 @@ class Turns:
     async def _open(
         self, identity: str, speaker: Speaker, prompt: Prompt, limits: Limits, own: OwnLesson
     ) -> OpenTurn:
-        row = open_row(identity, speaker, prompt, await self._adapters.stable(speaker.agent))
+        stable = await self._adapters.stable(speaker.agent)
+        row = open_row(identity, speaker, prompt, stable, lane=self._store.leases.lane)
         if own.labels is None:
             return await self._submit(row, speaker, prompt, limits, own)
         try:

@@ -15,6 +15,19 @@ depends_on = None
 
 APPEND_ONLY = "the ledger is append-only"
 
+FILTERS = (
+    *("agent", "context", "kind", "agent_context", "agent_kind", "context_kind", "agent_context_kind"),
+    *("code_kind", "agent_code_kind", "context_code_kind", "agent_context_code_kind"),
+)
+
+# A row may go when a later one says that it was archived.
+ARCHIVED_ON_SQLITE = (
+    "SELECT 1 FROM ledger WHERE kind = 'archive' AND json_extract(body, '$.through_seq') >= OLD.seq"
+)
+ARCHIVED_ON_POSTGRESQL = (
+    "SELECT 1 FROM ledger WHERE kind = 'archive' AND CAST(body ->> 'through_seq' AS bigint) >= OLD.seq"
+)
+
 
 def upgrade() -> None:
     create_turns()
@@ -23,8 +36,10 @@ def upgrade() -> None:
     create_lesson_signals()
     create_steps()
     create_adapters()
+    create_leases()
     create_ledger()
     forbid_changes_to_ledger()
+    tell_sqlite_what_to_expect()
 
 
 def downgrade() -> None:
@@ -38,6 +53,7 @@ def create_turns() -> None:
         sa.Column("agent", sa.Text, nullable=False),
         sa.Column("context", sa.Text, nullable=False),
         sa.Column("private", sa.Boolean, nullable=False),
+        sa.Column("lane", sa.Text, nullable=False),
         sa.Column("slot", sa.BigInteger, nullable=True),
         sa.Column("adapter", sa.Text, nullable=False),
         sa.Column("messages", sa.JSON, nullable=True),
@@ -61,6 +77,13 @@ def create_turns() -> None:
     )
     op.create_index("ix_turns_agent_context_created_at_us", "turns", ["agent", "context", "created_at_us"])
     op.create_index("ix_turns_agent_created_at_us", "turns", ["agent", "created_at_us"])
+    op.create_index(
+        "ix_turns_private",
+        "turns",
+        ["agent", "context", "private"],
+        sqlite_where=sa.text("private = 1"),
+        postgresql_where=sa.text("private"),
+    )
 
 
 def create_lessons() -> None:
@@ -89,6 +112,7 @@ def create_lessons() -> None:
     op.create_index(
         "ix_lessons_agent_state_code_planned_at_us", "lessons", ["agent", "state", "code", "planned_at_us"]
     )
+    op.create_index("ix_lessons_listed", "lessons", ["planned_at_us", "id", "agent", "context", "state", "code"])
     op.create_index("ix_lessons_turn", "lessons", ["turn"])
 
 
@@ -182,8 +206,8 @@ def create_steps() -> None:
         sa.ForeignKeyConstraint(["lesson"], ["lessons.id"], name="fk_steps_lesson"),
         sa.ForeignKeyConstraint(["prefix_turn"], ["turns.id"], name="fk_steps_prefix_turn"),
     )
-    counted = ["learned_token_count", "learning_ms", "waited_ms"]
-    op.create_index("ix_steps_summary", "steps", ["agent", "number", "created_at_us", "loss_before", *counted])
+    measured = ["loss_before", "loss_after", "learned_token_count", "learning_ms", "waited_ms"]
+    op.create_index("ix_steps_summary", "steps", ["agent", "number", "created_at_us", *measured])
 
 
 def create_adapters() -> None:
@@ -210,6 +234,19 @@ def create_adapters() -> None:
         )
 
 
+def create_leases() -> None:
+    op.create_table(
+        "leases",
+        sa.Column("agent", sa.Text, nullable=False),
+        sa.Column("lane", sa.Text, nullable=False),
+        sa.Column("token", sa.BigInteger, nullable=False),
+        sa.Column("made_for", sa.JSON, nullable=False),
+        sa.Column("expires_at_us", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("agent", name="pk_leases"),
+    )
+    op.create_index("ix_leases_lane", "leases", ["lane"])
+
+
 def create_ledger() -> None:
     counter = sa.BigInteger().with_variant(sa.Integer, "sqlite")
     op.create_table(
@@ -226,11 +263,11 @@ def create_ledger() -> None:
         sa.Column("sha", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("seq", name="pk_ledger"),
     )
-    op.create_index("ix_ledger_agent_seq", "ledger", ["agent", "seq"])
-    op.create_index("ix_ledger_context_seq", "ledger", ["context", "seq"])
-    op.create_index("ix_ledger_kind_seq", "ledger", ["kind", "seq"])
-    op.create_index("ix_ledger_code_seq", "ledger", ["code", "seq"])
-    op.create_index("ix_ledger_at_us", "ledger", ["at_us"])
+    for names in FILTERS:
+        only = sa.text("code IS NOT NULL") if "code" in names else None
+        columns = [*names.split("_"), "seq"]
+        op.create_index(f"ix_ledger_{names}_seq", "ledger", columns, sqlite_where=only, postgresql_where=only)
+    op.create_index("ix_ledger_at_us_seq", "ledger", ["at_us", "seq"])
     op.create_index("ix_ledger_subject_kind", "ledger", ["subject", "kind"])
 
 
@@ -246,7 +283,7 @@ def forbid_on_sqlite() -> None:
     # The insert trigger: INSERT OR REPLACE over a row deletes it without firing the delete trigger.
     for name, event in (
         ("ledger_no_update", "UPDATE ON ledger"),
-        ("ledger_no_delete", "DELETE ON ledger"),
+        ("ledger_no_delete", f"DELETE ON ledger WHEN NOT EXISTS ({ARCHIVED_ON_SQLITE})"),
         ("ledger_no_replace", "INSERT ON ledger WHEN EXISTS (SELECT 1 FROM ledger WHERE seq >= NEW.seq)"),
     ):
         op.execute(f"CREATE TRIGGER {name} BEFORE {event} BEGIN SELECT RAISE(ABORT, '{APPEND_ONLY}'); END")
@@ -258,6 +295,35 @@ def forbid_on_postgresql() -> None:
         f" $$ BEGIN RAISE EXCEPTION '{APPEND_ONLY}'; END $$"
     )
     op.execute(
-        "CREATE TRIGGER ledger_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON ledger"
+        "CREATE TRIGGER ledger_no_change BEFORE UPDATE OR TRUNCATE ON ledger"
         " FOR EACH STATEMENT EXECUTE FUNCTION ledger_refuse()"
     )
+    op.execute(
+        "CREATE FUNCTION ledger_keep() RETURNS trigger LANGUAGE plpgsql AS"
+        f" $$ BEGIN IF NOT EXISTS ({ARCHIVED_ON_POSTGRESQL}) THEN RAISE EXCEPTION '{APPEND_ONLY}'; END IF;"
+        " RETURN OLD; END $$"
+    )
+    op.execute(
+        "CREATE TRIGGER ledger_no_delete BEFORE DELETE ON ledger FOR EACH ROW EXECUTE FUNCTION ledger_keep()"
+    )
+
+
+def tell_sqlite_what_to_expect() -> None:
+    """How many rows a ledger of a million has for each word.
+
+    Without it SQLite expects ten rows for any word, and takes an index of one column where one of three would do.
+    https://www.sqlite.org/lang_analyze.html
+    """
+    if op.get_bind().dialect.name != "sqlite":
+        return
+    op.execute("ANALYZE ledger")
+    op.execute("INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES ('ledger', NULL, '1000000')")
+    for names in FILTERS:
+        rows = ["100000", "30000", "10000", "3000"][: names.count("_") + 1]
+        tell_of(f"ix_ledger_{names}_seq", ["1000000", *rows, "1"])
+    tell_of("ix_ledger_at_us_seq", ["1000000", "2", "1"])
+    tell_of("ix_ledger_subject_kind", ["1000000", "3", "2"])
+
+
+def tell_of(index: str, rows: list[str]) -> None:
+    op.execute(f"INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES ('ledger', '{index}', '{' '.join(rows)}')")

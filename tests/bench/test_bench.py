@@ -16,7 +16,15 @@ from tests.daemon.tiny_chat import write_tiny_chat
 Capture = pytest.CaptureFixture[str]
 FACTS = {"bench", "machine", "cores", "torch", "model", "load", "repack", "rounds", "skipped", "bars"}
 BAR = {"name", "ours", "theirs", "unit", "ratio", "bar", "holds"}
-BOUNDED = {"learn": 2 * len(PEERS), "serve": 4, "interference": 6, "memory": 2, "start": 0}
+BOUNDED = {
+    "learn": 2 * len(PEERS),
+    "serve": 4,
+    "interference": 6,
+    "memory": 2,
+    "start": 0,
+    "ledger": 18,
+    "signals": 8,
+}
 """How many of a bench's figures have a bar, if nothing is skipped."""
 
 
@@ -25,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_chat(tmp_path_factory.mktemp("tiny") / "tiny-chat")
 
 
-@pytest.mark.parametrize("bench", ["learn", "serve", "interference", "memory", "start"])
+@pytest.mark.parametrize("bench", ["learn", "serve", "interference", "memory", "start", "ledger", "signals"])
 def test_a_bench_ends_in_one_line_of_json_whose_bars_add_up(bench: str, model: Path, capsys: Capture) -> None:
     assert main(["bench", bench, "--tiny", "--rounds", "1", "--model", str(model)]) == 0
     said = capsys.readouterr().out

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 
 from daemon.commands.child import Child, serving_child
 from daemon.config import Settings
+from daemon.running import open_store
 from daemon.service import Service
 from store.store import Store
 from tests.daemon.scripted import Says, scripted
@@ -132,7 +133,7 @@ def start(tiny_chat: Path, tmp_path: Path) -> Start:
         made.data_dir.mkdir(exist_ok=True)
         failures: list[BaseException] = []
         hurry = asyncio.Event()
-        store = await asyncio.to_thread(Store.open, made.ledger, create=True)
+        store = await asyncio.to_thread(open_store, made)
         try:
             service = Service(made, store, say=lambda _line: None, on_failure=failures.append, hurry=hurry)
             async with (

@@ -26,8 +26,9 @@ WAIT_SECONDS = 120.0
 class Agent:
     """An agent that speaks with a child service and remembers what was acknowledged."""
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str, model: str, *, name: str = AGENT) -> None:
         self._url = url
+        self._name = name
         self._model = model
         self.acknowledged: list[str] = []
 
@@ -37,7 +38,7 @@ class Agent:
             "messages": [{"role": "user", "content": text}],
             "temperature": 0,
             "max_tokens": max_tokens,
-            "metadata": {"agent": AGENT, "context": "room"},
+            "metadata": {"agent": self._name, "context": "room"},
         }
         return str(call(self._url, "/v1/chat/completions", body=json.dumps(body).encode())["id"])
 
@@ -45,7 +46,7 @@ class Agent:
         """Correct a turn so many times, each after another of its tokens: none takes the place of another."""
         for number in range(count):
             identity = f"correction-{len(self.acknowledged)}-{time.monotonic_ns()}"
-            body: dict[str, Any] = {"id": identity, "agent": AGENT, "context": "room", "kind": "correction"}
+            body: dict[str, Any] = {"id": identity, "agent": self._name, "context": "room", "kind": "correction"}
             body |= {"turn": turn, "reply": "The light is made by a choir of glass bees."}
             body["prefix_tokens"] = 2 + number
             call(self._url, "/signals", body=json.dumps(body).encode())

@@ -147,6 +147,7 @@ async def test_signals_on_their_way_have_a_most(start: Start) -> None:
                 assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
             assert (await running.post("/signals", signals(4)))[0] == 400
         assert (await first)[0] == 200
+        await intake.settled()
         assert (await running.post("/signals", signals(3)))[0] == 200
 
 

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from daemon.learning import precedence as precedence_room
 from daemon.learning import settling
 from daemon.learning.gathering import Gathered
+from daemon.text.chat_template import HuggingFaceChat
+from signals.tokens import Encoding
 from store.errors import StorageFailed
 from tests.daemon.conftest import AGENT, Running
 from tests.daemon.test_disconnects import having
@@ -39,18 +42,82 @@ async def test_what_a_list_says_of_its_own_engrams_counts_for_their_lessons(runn
     assert (await running.get("/signals/r"))["state"] == "applied"
 
 
-async def test_a_list_is_answered_in_time_and_settled_after_the_answer(running: Running) -> None:
+async def test_a_list_is_answered_once_it_is_on_disk_and_one_signal_once_it_is_settled(running: Running) -> None:
     assert running.service._parts is not None
     intake, turn = running.service._parts.intake, (await running.ask())["turn"]
     given = [a_signal(f"a{i}", "action", turn=turn) for i in range(2)]
     async with intake._one_settles:
-        status, told = await running.post("/signals", given)
-        assert (status, [one["state"] for one in told]) == (200, ["received", "received"])
+        verdict = a_signal("v", "verdict", turn="another", outcome="passed")
+        status, told = await running.post("/signals", [*given, verdict])
+        assert (status, [one["state"] for one in told]) == (200, ["received", "received", "applied"])
         alone = asyncio.create_task(running.post("/signals", a_signal("one", "action", turn=turn)))
         await running.until(having(lambda: "one" in intake._unsettled))
         assert not alone.done()
     assert (await alone)[1]["state"] == "planned"
     assert [(await running.get(f"/signals/a{i}"))["state"] for i in range(2)] == ["planned", "planned"]
+
+
+async def test_planning_stands_aside_while_signals_are_put(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert running.service._parts is not None
+    precedence, turn = running.service._parts.intake._precedence, (await running.ask())["turn"]
+    monkeypatch.setattr(precedence_room, "MOST_SECONDS", 600)
+    with precedence.going_first():
+        await running.post("/signals", [a_signal(f"a{i}", "action", turn=turn) for i in range(2)])
+        with precedence.going_first():
+            pass
+        assert not precedence._free.is_set()
+        assert (await running.get("/signals/a1"))["state"] == "received"
+    await running.fate("a1", "planned")
+
+
+async def test_planning_never_stands_aside_for_long(running: Running) -> None:
+    assert running.service._parts is not None
+    turn = (await running.ask())["turn"]
+    with running.service._parts.intake._precedence.going_first():
+        await running.post("/signals", [a_signal(f"a{i}", "action", turn=turn) for i in range(2)])
+        await running.fate("a1", "planned")
+
+
+async def test_a_turn_that_many_signals_are_about_is_encoded_once(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn, encode, encoded = (await running.ask("the harbour master"))["turn"], HuggingFaceChat.encode, list[str]()
+
+    def counted(self: HuggingFaceChat, text: str) -> Encoding:
+        encoded.append(text)
+        return encode(self, text)
+
+    monkeypatch.setattr(HuggingFaceChat, "encode", counted)
+    words = [
+        a_signal(word, "engram", turn=turn, quote=word, origin="human") for word in ("the", "harbour", "master")
+    ]
+    await running.post("/signals", words)
+    assert {(await running.fate(word, "planned"))["state"] for word in ("the", "harbour", "master")} == {"planned"}
+    assert len(encoded) == 1
+
+
+async def test_an_id_that_a_list_gives_to_two_signals_is_the_firsts(running: Running) -> None:
+    turn = (await running.ask())["turn"]
+    verdict = a_signal("x", "verdict", turn=turn, outcome="passed")
+    told = await each(running, [a_signal("x", "action", turn=turn), verdict, verdict | {"id": "y"}])
+    assert [one["status"] for one in told] == ["new", "error", "new"]
+    assert (told[0]["state"], told[2]["state"]) == ("received", "applied")
+    assert (await running.fate("x", "planned"))["kind"] == "action"
+
+
+async def test_what_is_said_of_a_private_turn_after_its_verdict_is_refused_and_holds_up_nobody(
+    running: Running,
+) -> None:
+    private = {"X-Ridealong-Agent": AGENT, "X-Ridealong-Context": "diary", "X-Ridealong-Private": "true"}
+    hidden, open_ = (await running.ask(who=private))["turn"], (await running.ask())["turn"]
+    about = {"agent": AGENT, "context": "diary", "turn": hidden}
+    await running.post("/signals", about | {"id": "v", "kind": "verdict", "outcome": "passed"})
+    late = about | {"id": "late", "kind": "action"}
+    await running.post("/signals", [late, a_signal("fine", "action", turn=open_)])
+    assert (await running.fate("late", "refused"))["refusal"]["code"] == "private_context"
+    await running.fate("fine", "planned")
 
 
 async def test_one_signal_that_cannot_be_written_takes_no_other_with_it(

@@ -26,9 +26,9 @@ async def test_a_lesson_and_a_refusal_are_in_the_summary(running: Running) -> No
     assert (ada["turns"], ada["steps"], ada["signals"]["learned"], ada["lessons"]["learned"]) == (2, 1, 1, 1)
     assert ada["learned_tokens"] > 0
     assert ada["learning_ms"] > 0
-    assert ada["last_step"]["loss_before"] == lesson["loss"] == ada["loss_before"][0]["loss_before"]
+    assert ada["last_step"]["loss_before"] == lesson["loss"] == ada["losses"][0]["loss_before"]
     assert ada["adapter"] == {"stable_version": 0, "stable_step": 0, "shadow_step": 1}
-    assert (eve["refusals"], eve["steps"], eve["last_step"], eve["loss_before"]) == (
+    assert (eve["refusals"], eve["steps"], eve["last_step"], eve["losses"]) == (
         {"policy_off": 1},
         0,
         None,
@@ -36,7 +36,7 @@ async def test_a_lesson_and_a_refusal_are_in_the_summary(running: Running) -> No
     )
     totals = told["totals"]
     assert (totals["turns"], totals["refusals"]) == (3, {"policy_off": 1})
-    assert totals.keys() == ada.keys() - {"agent", "adapter", "last_step", "loss_before"}
+    assert totals.keys() == ada.keys() - {"agent", "adapter", "last_step", "losses"}
     assert told["ledger"]["last_seq"] == (await running.get("/ledger", limit="1000"))["rows"][-1]["seq"]
 
 

@@ -9,7 +9,7 @@ repacked_weights · no_backward · policy_off · private_context · untrusted_so
 past_context · lesson_too_long · recurrent_state_missing · pending_rollback · turn_unknown · span_not_found ·
 quote_ambiguous · template_not_prefix_stable · labels_not_one_run · label_not_output · bad_weight · device_memory ·
 host_memory · nonfinite_loss · nonfinite_gradient · superseded · expired · lane_cannot_learn ·
-adapter_unknown · cancelled
+adapter_unknown · cancelled · forgotten
 """
 
 

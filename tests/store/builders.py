@@ -22,6 +22,7 @@ def a_turn(
         agent=agent,
         context=context,
         private=private,
+        lane="alone",
         slot=0,
         adapter="base",
         messages=[{"role": "user", "content": SECRET}],

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -181,20 +182,38 @@ def test_an_upgrade_of_postgresql_waits_for_no_writer_and_none_opens_meanwhile(p
     assert upgrade_database(url) == revisions.head()
 
 
-def test_a_second_writer_of_postgresql_is_refused_unless_both_share_it(postgresql: Server) -> None:
+def test_a_second_writer_of_postgresql_is_refused_unless_both_are_lanes(postgresql: Server) -> None:
     url = postgresql.new_database()
-    for shared in (False, True):
+    for lane in (None, "one"):
         with closing(Database.open(url, create=True)), pytest.raises(AlreadyOpen, match="stop that one first"):
-            Database.open(url, shared=shared)
-    with closing(Database.open(url, shared=True)), pytest.raises(AlreadyOpen):
+            Database.open(url, lane=lane)
+    with closing(Database.open(url, lane="one")), pytest.raises(AlreadyOpen):
         Database.open(url)
+
+
+def test_a_lane_is_one_process(postgresql: Server) -> None:
+    url = postgresql.new_database()
+    with closing(Database.open(url, create=True, lane="one")):
+        with pytest.raises(AlreadyOpen, match="lane one has the ledger open in another process"):
+            Database.open(url, lane="one")
+        Database.open(url, lane="other").close()
+    Database.open(url, lane="one").close()
+
+
+def test_two_lanes_that_start_at_once_make_one_database(postgresql: Server) -> None:
+    url = postgresql.new_database()
+    with ThreadPoolExecutor(2) as threads:
+        for opened in threads.map(lambda lane: Database.open(url, create=True, lane=lane), ("one", "other")):
+            opened.close()
+    with closing(Database.open(url)) as database:
+        assert revisions.current(database.engine) == revisions.head()
 
 
 def test_two_writers_at_once_make_one_chain(postgresql: Server) -> None:
     url = postgresql.new_database()
     with (
-        closing(Database.open(url, create=True, shared=True)) as one,
-        closing(Database.open(url, shared=True)) as other,
+        closing(Database.open(url, create=True, lane="one")) as one,
+        closing(Database.open(url, lane="other")) as other,
     ):
 
         def put(database: Database, name: str) -> None:
@@ -211,34 +230,15 @@ def test_two_writers_at_once_make_one_chain(postgresql: Server) -> None:
             assert (verify(session).rows, verify(session).why) == (120, None)
 
 
-def test_a_server_that_was_restarted_is_connected_to_anew(postgresql: Server) -> None:
+def test_a_server_that_was_restarted_is_connected_to_anew_by_the_same_lane(postgresql: Server) -> None:
     url = postgresql.new_database()
-    with closing(Database.open(url, create=True, shared=True)) as database:
-        with database.write() as session:
-            assert database.leases.hold(session, "ada")
+    with closing(Database.open(url, create=True, lane="one")) as database:
         cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
         postgresql.say(f"{cut} AND pid <> pg_backend_pid()", database=url.split("/")[3].split("?")[0])
         with database.write() as session:
             put_signals(session, [a_signal()])
-        with closing(Database.open(url, shared=True)) as other, other.write() as session:
-            assert database.leases.holds("ada")
-            assert not other.leases.hold(session, "ada")
-
-
-def test_an_agent_belongs_to_one_writer_until_that_closes(postgresql: Server) -> None:
-    url = postgresql.new_database()
-    with (
-        closing(Database.open(url, create=True, shared=True)) as one,
-        closing(Database.open(url, shared=True)) as other,
-    ):
-        with one.write() as session:
-            assert one.leases.hold(session, "ada")
-        with other.write() as session:
-            assert not other.leases.hold(session, "ada")
-            assert other.leases.hold(session, "bob")
-        one.close()
-        with other.write() as session:
-            assert other.leases.hold(session, "ada")
+        with pytest.raises(AlreadyOpen):
+            Database.open(url, lane="one")
 
 
 def test_what_gave_way_to_another_program_is_done_again(postgresql: Server) -> None:

@@ -1,19 +1,21 @@
 import hashlib
 import json
+import re
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from store import ledger
+from store import chain, ledger
 from store.chain import GENESIS, Verified, canonical, row_sha, verify
 from store.database import Database
 from store.errors import BadPage, StorageFailed
-from store.ledger import Filter, Page
+from store.ledger import Filter, Page, RowSpan
 from store.records import Entry
 from store.rows import columns_of
 from store.turns import open_turn, record_turn
@@ -21,6 +23,7 @@ from store.words import LedgerKind
 from tests.postgresql import Server
 from tests.store.builders import a_turn
 
+EQUAL = {"agent": "ada", "context": "room", "kind": LedgerKind.REFUSAL, "code": "expired"}
 TRIGGERS = ("ledger_no_update", "ledger_no_delete", "ledger_no_replace")
 
 
@@ -258,3 +261,61 @@ def test_a_page_reads_back_what_was_appended(database: Database) -> None:
 def test_a_page_too_long_or_empty_is_refused(database: Database, limit: int) -> None:
     with pytest.raises(BadPage, match="1 to 1000"), database.read() as session:
         ledger.page(session, limit=limit)
+
+
+def test_time_goes_on_though_the_clock_is_set_back_a_little(database: Database) -> None:
+    with database.write() as session:
+        times = [
+            ledger.append_all(session, [an_entry()], at_us=at_us)[0].at_us
+            for at_us in (100 + ledger.MOST_BACK_US, 100, 99)
+        ]
+    assert times == [100 + ledger.MOST_BACK_US, 100 + ledger.MOST_BACK_US, 99]
+
+
+@pytest.mark.parametrize("names", [names for n in range(5) for names in combinations(EQUAL, n)])
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("span", [RowSpan(), RowSpan(after=3), RowSpan(before=5), RowSpan(3, 5)])
+def test_every_filter_has_an_index_in_the_order_of_its_pages(
+    sqlite: Database, names: tuple[str, ...], newest: bool, span: RowSpan
+) -> None:
+    wanted = Filter(since_us=10, **{name: EQUAL[name] for name in names})  # type: ignore[arg-type]
+    with sqlite.read() as session:
+        query = ledger.page_query(wanted, span, limit=5, newest=newest)
+        said = query.compile(session.get_bind(), compile_kwargs={"literal_binds": True})
+        plan = [row.detail for row in session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {said}")]
+    (read,) = plan
+    ranged = re.search(r"(rowid|seq)>\? AND (rowid|seq)<\?", read)
+    assert ranged, read
+    for name in {*names, *({"kind"} if "code" in names else ())}:
+        assert f"{name}=?" in read, read
+
+
+@pytest.mark.parametrize("newest", [False, True])
+@pytest.mark.parametrize("cursor", [None, 2, 3, 4, 5])
+def test_a_time_and_a_cursor_together_give_what_both_let_through(
+    database: Database, newest: bool, cursor: int | None
+) -> None:
+    six_rows(database)
+    with database.read() as session:
+        page = ledger.page(session, Filter(since_us=20, until_us=50), cursor=cursor, newest=newest)
+    passed = [n for n in (2, 3, 4) if cursor is None or (n < cursor if newest else n > cursor)]
+    assert seqs(page) == (passed[::-1] if newest else passed)
+
+
+def test_a_check_sees_one_state_while_rows_are_appended(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain, "BATCH_ROWS", 2)
+    six_rows(database)
+    follow = chain.Chain._fault
+
+    def appending(self: chain.Chain, row: chain.RawRow) -> str | None:
+        with database.write() as session:
+            record_turn(session, a_turn(f"t{row.seq}"))
+        return follow(self, row)
+
+    monkeypatch.setattr(chain.Chain, "_fault", appending)
+    found = verified(database)
+    assert (found.rows, found.why) == (6, None)
+    monkeypatch.undo()
+    assert verified(database).rows == 12

@@ -1,9 +1,10 @@
 import pytest
 
 from store import ledger
+from store.chain import verify
 from store.database import Database
 from store.errors import Unknown, WrongState
-from store.records import Put
+from store.records import Put, RefusedSignal
 from store.signals import (
     apply_signal,
     latest_relevance,
@@ -23,9 +24,10 @@ RECEIVED = SignalState.RECEIVED
 
 def test_a_signal_is_read_as_it_was_put(database: Database) -> None:
     with database.write() as session:
-        assert put_signals(session, [a_signal(turn="a turn nobody served")]) == [Put("s1", "new", RECEIVED)]
+        (put,) = put_signals(session, [a_signal(turn="a turn nobody served")])
     with database.read() as session:
         kept = signal_of(session, "s1")
+    assert put == Put("new", kept)
     assert kept.signal == a_signal(turn="a turn nobody served")
     assert (kept.state, kept.lesson, kept.step) == (RECEIVED, None, None)
 
@@ -45,9 +47,9 @@ def test_another_body_under_the_same_id_is_a_conflict_and_changes_nothing(databa
         put_signals(session, [a_signal()])
     with database.write() as session:
         (put,) = put_signals(session, [a_signal(fingerprint="f2")])
-        assert put == Put("s1", "conflict", RECEIVED)
     with database.read() as session:
-        assert signal_of(session, "s1").signal.fingerprint == "f1"
+        assert put == Put("conflict", signal_of(session, "s1"))
+    assert put.kept.signal.fingerprint == "f1"
 
 
 def test_one_list_may_hold_a_retry_and_a_conflict(database: Database) -> None:
@@ -61,7 +63,8 @@ def test_a_retry_is_told_where_the_signal_stands_now(database: Database) -> None
         put_signals(session, [a_signal()])
         refuse_signal(session, "s1", code="policy_off", message="no policy")
     with database.write() as session:
-        assert put_signals(session, [a_signal()]) == [Put("s1", "same", SignalState.REFUSED)]
+        (put,) = put_signals(session, [a_signal()])
+        assert (put.id, put.status, put.state) == ("s1", "same", SignalState.REFUSED)
 
 
 def test_no_signals_are_no_rows(database: Database) -> None:
@@ -142,3 +145,37 @@ def test_a_private_signal_keeps_its_fingerprint_and_no_body(database: Database) 
             assert (kept.private, kept.body, kept.fingerprint) == (True, None, "f1")
         assert signal_of(session, "open").signal.body is not None
         assert all(SECRET not in str(row.body) for row in ledger.page(session).rows)
+
+
+def test_signals_that_end_as_they_are_put_are_told_of_twice(database: Database) -> None:
+    given = [a_signal("a", kind="verdict"), a_signal("e"), a_signal("r", kind="verdict")]
+    ends = {"a": None, "r": RefusedSignal("r", "policy_off", "no policy", 3)}
+    with database.write() as session:
+        puts = put_signals(session, given, ends=ends)
+    with database.read() as session:
+        assert [put.kept for put in puts] == [signal_of(session, name) for name in "aer"]
+        rows = ledger.page(session).rows
+        assert verify(session).why is None
+    assert [put.state for put in puts] == [SignalState.APPLIED, RECEIVED, SignalState.REFUSED]
+    told = [(row.kind, row.subject, row.body["state"] if row.code is None else row.code) for row in rows]
+    signal, refusal = LedgerKind.SIGNAL, LedgerKind.REFUSAL
+    arrived = [(signal, name, "received") for name in "aer"]
+    assert told == [*arrived, (signal, "a", "applied"), (refusal, "r", "policy_off")]
+
+
+def test_a_signal_that_was_there_does_not_end_again(database: Database) -> None:
+    with database.write() as session:
+        put_signals(session, [a_signal("v", kind="verdict")], ends={"v": None})
+    with database.write() as session:
+        (put,) = put_signals(session, [a_signal("v", kind="verdict")], ends={"v": None})
+    with database.read() as session:
+        assert (put.status, put.kept) == ("same", signal_of(session, "v"))
+        assert len(ledger.page(session).rows) == 2
+
+
+def test_what_has_no_words_is_kept_whole_in_a_private_context(database: Database) -> None:
+    with database.write() as session:
+        record_turn(session, a_turn(private=True))
+        put_signals(session, [a_signal("v", kind="verdict"), a_signal("e", private=True)])
+    with database.read() as session:
+        assert [kept.signal.body is None for kept in signals_of_turn(session, "t1")] == [False, True]

@@ -102,13 +102,13 @@ def test_a_span_of_time_counts_what_began_in_it(database: Database) -> None:
 @pytest.mark.parametrize("count", [1, POINTS, POINTS + 1])
 def test_a_series_has_every_step_in_it_and_is_bounded(database: Database, count: int) -> None:
     steps_of(database, count)
-    points = summary(database).agents["ada"].loss_before
+    points = summary(database).agents["ada"].losses
     assert len(points) == min(count, POINTS)
     assert sum(point.steps for point in points) == count
     assert sum(point.loss_before * point.steps for point in points) == sum(range(count))
     assert points[-1].number == count
     if count <= POINTS:
-        assert points == [Point(n + 1, 1, 10 * (n + 1), n) for n in range(count)]
+        assert points == [Point(n + 1, 1, 10 * (n + 1), n, 1.5) for n in range(count)]
     assert [point.number for point in points] == sorted(point.number for point in points)
 
 

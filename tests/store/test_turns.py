@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from store.database import Database
@@ -21,6 +22,7 @@ from store.turns import (
     last_on_slot,
     latest_turn,
     open_turn,
+    private_among,
     record_turn,
     turn_of,
 )
@@ -214,3 +216,27 @@ def test_a_conversation_is_found_in_the_newest_turn_that_begins_with_it(database
         assert found(1, 9, 9) == "other"
         assert found(7) is None
         assert found(1 + 256) is None, "tokens are compared, not bytes"
+
+
+@pytest.mark.parametrize("said", ["\0", "a\0\0b\x10", "\x100\0", "\x10\x10\x10\0", "\x100", "0\x10"])
+def test_what_was_said_is_read_as_it_was_written(database: Database, said: str) -> None:
+    with database.write() as session:
+        record_turn(session, replace(a_turn(), reply_text=said, messages=[{"role": "user", "content": said}]))
+    with database.read() as session:
+        kept = turn_of(session, "t1")
+        assert (kept.reply_text, kept.messages) == (said, [{"role": "user", "content": said}])
+
+
+def test_private_contexts_are_found_without_reading_a_turn(sqlite: Database) -> None:
+    with sqlite.write() as session:
+        record_turn(session, a_turn(private=True))
+        record_turn(session, a_turn("t2", context="hall"))
+        record_turn(session, a_turn("t3", agent="bob"))
+    asked = list[tuple[str, Any]]()
+    with sqlite.read() as session:
+        event.listen(session.get_bind(), "before_cursor_execute", lambda *said: asked.append(said[2:4]))
+        rooms = [("ada", "room"), ("ada", "hall"), ("bob", "room"), ("eve", "nowhere")]
+        assert private_among(session, rooms) == {("ada", "room")}
+        statement, values = asked[-1]
+        plan = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+    assert any("SEARCH turns USING COVERING INDEX ix_turns_private" in row.detail for row in plan), plan

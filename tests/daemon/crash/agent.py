@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -106,6 +108,9 @@ class Agent:
         self._call("POST", "/signals", bodies)
         self.diary.unanswered = []
         self.diary.signals |= {str(body["id"]): body for body in bodies}
+        self._until(lambda: all(self._state(str(body["id"])) != "received" for body in bodies))
+        if any(self._state(str(body["id"])) == "planned" for body in bodies):
+            self._until(lambda: self._call("GET", "/ledger/summary")["lane"]["waiting_lessons"] > 0)
 
     def promote(self) -> None:
         self.diary.versions.append(int(self._call("POST", f"/adapters/{AGENT}/promote", {})["version"]))
@@ -117,6 +122,16 @@ class Agent:
     def export(self, directory: str) -> None:
         self._call("POST", f"/adapters/{AGENT}/export", {"directory": directory})
         self.diary.exports.append(directory)
+
+    def _state(self, name: str) -> str:
+        return str(self._call("GET", f"/signals/{name}")["state"])
+
+    def _until(self, true: Callable[[], bool]) -> None:
+        """Ask again until it is so: a turn that comes before a lesson waits is boarded without it."""
+        give_up = time.monotonic() + WAIT_SECONDS
+        while not true():
+            assert time.monotonic() < give_up, "its signals are not settled"
+            time.sleep(0.002)
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         sent = None if body is None else json.dumps(body).encode()

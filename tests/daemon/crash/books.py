@@ -56,7 +56,7 @@ def check_rest(data_dir: Path) -> None:
     found = {f"adapters/{path.name}" for path in (data_dir / "adapters").iterdir()}
     assert found == named, f"stray {found - named}, missing {named - found}"
     others = {path.name for path in data_dir.iterdir()} - DATABASE_FILES
-    assert others <= {"adapters", "exports"}, others
+    assert others <= {"adapters", "exports", "lane"}, others
     exports = data_dir / "exports"
     stray = {path.name for path in exports.iterdir()} - {"kept"} if exports.exists() else set()
     assert not stray, f"half an export is left: {stray}"

@@ -23,6 +23,7 @@ import daemon.serving.loading as loading_module
 import store.database as database_module
 from daemon.config import Settings
 from daemon.learning import disk
+from daemon.running import open_store
 from daemon.service import Service
 from engine.lora import tensors_sha256
 from engine.weights import load_model
@@ -94,7 +95,7 @@ async def _live(life: Life) -> None:
         drain_seconds=5,
     )
     had_ledger = (settings.data_dir / "ledger.db").exists()
-    store = Store.open(settings.ledger, create=True)
+    store = open_store(settings)
     failed: list[BaseException] = []
     service = Service(settings, store, say=lambda _line: None, on_failure=failed.append, hurry=hurry)
     async with service.serving() as url:
