@@ -33,7 +33,7 @@ class LessonQueue:
 
     def __init__(self) -> None:
         self._orders: deque[LessonOrder] = deque()
-        self._kept: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._kept: dict[str, tuple[str, list[int]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._orders)
@@ -56,7 +56,7 @@ class LessonQueue:
 
     def keep(self, lesson: str, *, stable: str, prefix: Sequence[int]) -> None:
         """Until the lesson is released, a slot that holds its prefix is the last to be taken."""
-        self._kept[lesson] = (stable, tuple(prefix))
+        self._kept[lesson] = (stable, list(prefix))
 
     def release(self, lesson: str) -> None:
         """The lesson needs its prefix no longer."""
@@ -64,12 +64,11 @@ class LessonQueue:
 
     def needed_tokens(self, slot: Slot) -> int:
         """How many of the slot's leading rows are the prefix of a lesson still to come."""
-        held = (
-            len(prefix)
-            for stable, prefix in self._kept.values()
-            if stable == slot.stable and common_prefix(slot.tokens, prefix) == len(prefix)
-        )
-        return max(held, default=0)
+        held = 0
+        for stable, prefix in self._kept.values():  # lists, compared as such: there may be thousands
+            if stable == slot.stable and len(prefix) > held and slot.tokens[: len(prefix)] == prefix:
+                held = len(prefix)
+        return held
 
     def ready(self, boarding: Boarding) -> Iterator[tuple[LessonOrder, Slot | LessonRefused]]:
         """Take out, one by one, the lessons that may start with the batch: each with its slot, or its refusal."""

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, ScalarSelect, Select, func, insert, select
+from sqlalchemy import ColumnElement, ScalarSelect, Select, func, select
 from sqlalchemy.orm import Session
 
 from store.chain import GENESIS, anchor_of, canonical, row_sha
 from store.clock import now_us
 from store.errors import Archived, BadPage, Unknown
 from store.records import Entry, LedgerRow
-from store.rows import columns_of, record_of
+from store.rows import columns_of, insert_all, record_of
 from store.tables import LedgerTable
 from store.words import LedgerKind
 
@@ -110,7 +110,7 @@ def append_all(session: Session, entries: Sequence[Entry], *, at_us: int | None 
         rows.append(_chained(entry, seq=number, at_us=at_us, previous=previous))
         previous = rows[-1].sha
     if rows:
-        session.execute(insert(LedgerTable), [columns_of(row) for row in rows])
+        insert_all(session, LedgerTable, [columns_of(row) for row in rows])
         session.info.setdefault(_APPENDED, []).extend(rows)
     return rows
 

@@ -4,11 +4,12 @@
 * Values are passed on, never copied: token ids can be long.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sqlalchemy import Table, insert
 from sqlalchemy.orm import Session
 
 from store import leases
@@ -26,6 +27,13 @@ T = TypeVar("T", bound=Base)
 def columns_of(record: "DataclassInstance") -> dict[str, Any]:
     """A record's fields as columns, by name."""
     return {name: getattr(record, name) for name in _names(type(record))}
+
+
+def insert_all(session: Session, kind: type[Base], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add rows in one statement, by their columns alone: as objects many cost as much again as the statement."""
+    table = kind.__table__
+    assert isinstance(table, Table), f"{kind} is no table"
+    session.execute(insert(table), rows)
 
 
 def record_of(kind: type[R], row: object, **others: object) -> R:

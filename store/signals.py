@@ -11,14 +11,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, insert, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from store import ledger
 from store.clock import now_us
 from store.errors import Unknown, WrongState
 from store.records import Entry, KeptSignal, Put, RefusedSignal, Signal
-from store.rows import columns_of, record_of
+from store.rows import columns_of, insert_all, record_of
 from store.tables import SignalTable, StepTable
 from store.turns import private_among
 from store.words import LedgerKind, SignalState
@@ -179,8 +179,9 @@ def _insert(session: Session, signals: Sequence[Signal], ends: Ends) -> dict[str
     told = ledger.append_all(session, entries, at_us=at_us)
     private = private_among(session, {(signal.agent, signal.context) for signal in signals})
     kept = [_new(signal, ends, private, at_us) for signal in signals]
-    session.execute(
-        insert(SignalTable),
+    insert_all(
+        session,
+        SignalTable,
         [_columns_of(one) | {"arrival": row.seq} for one, row in zip(kept, told, strict=False)],
     )
     return {one.signal.id: one for one in kept}
@@ -189,7 +190,8 @@ def _insert(session: Session, signals: Sequence[Signal], ends: Ends) -> dict[str
 def _new(signal: Signal, ends: Ends, private: Collection[tuple[str, str]], at_us: int) -> KeptSignal:
     hidden = signal.private or (signal.agent, signal.context) in private
     hidden = hidden and signal.kind not in WORDLESS
-    signal = replace(signal, private=hidden, body=None if hidden else signal.body)
+    if hidden or signal.private:
+        signal = replace(signal, private=hidden, body=None if hidden else signal.body)
     why = ends.get(signal.id)
     unhindered = SignalState.APPLIED if signal.id in ends else SignalState.RECEIVED
     return KeptSignal(

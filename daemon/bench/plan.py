@@ -37,7 +37,7 @@ class Sizes:
     block_turns: int = 3
     """Turns with pauses in one block."""
     ledger_rows: int = 1_000_000
-    signal_batches: int = 100
+    signal_batches: int = 40
     """Batches of the signals bench in one run."""
 
 

@@ -26,9 +26,8 @@ from daemon.bench.tiny_lane import write_tiny_lane
 from daemon.commands.child import serving_child
 
 AGENT, OTHER = "ada", "bob"
-"""Who signals, and who is served beside it: ada's lessons ride no turn of his."""
+"""Who signals, and who is served beside it: ada's lessons ride no turn of his, nor of her own next context's."""
 
-CONTEXT = "room"
 PATH, CHAT = "/signals", "/v1/chat/completions"
 
 BATCH = 100
@@ -140,8 +139,9 @@ class _Client:
     async def send(self, make: Make) -> Run:
         """Signals about new turns, a batch after another, and then until all is settled."""
         run, count = Run(), self._batches * BATCH
-        turns = [await self._serve(AGENT, TURN_MESSAGES, tokens=1) for _ in range(count // TURN_MESSAGES)]
-        signals = [_signal(make(turns, number)) for number in range(count)]
+        context = uuid.uuid4().hex
+        turns = [await self._serve(AGENT, context, TURN_MESSAGES, tokens=1) for _ in range(count // TURN_MESSAGES)]
+        signals = [_signal(make(turns, number), context) for number in range(count)]
         began = time.perf_counter()
         for first in range(0, count, BATCH):
             run.seconds.append(await self._post(signals[first : first + BATCH], run))
@@ -156,7 +156,7 @@ class _Client:
 
         async def chat() -> None:
             while True:
-                await self._serve(OTHER, 1, tokens=REPLY_TOKENS)
+                await self._serve(OTHER, "hall", 1, tokens=REPLY_TOKENS)
 
         chats = asyncio.create_task(chat())
         try:
@@ -183,11 +183,11 @@ class _Client:
                 return
             await asyncio.sleep(BACK_OFF_SECONDS)
 
-    async def _serve(self, agent: str, messages: int, *, tokens: int) -> str:
+    async def _serve(self, agent: str, context: str, messages: int, *, tokens: int) -> str:
         """A turn; its id."""
         model = (await self._get("/v1/models"))["data"][0]["id"]
         said = [{"role": "assistant" if at % 2 else "user", "content": f"{at}: {SAID}"} for at in range(messages)]
-        who = {"X-Ridealong-Agent": agent, "X-Ridealong-Context": CONTEXT}
+        who = {"X-Ridealong-Agent": agent, "X-Ridealong-Context": context}
         body = {"model": model, "messages": said, "max_tokens": tokens}
         async with self._http.post(CHAT, json=body, headers=who) as answer:
             told = await answer.json()
@@ -200,5 +200,5 @@ class _Client:
         return told
 
 
-def _signal(fields: Json) -> Json:
-    return {"id": uuid.uuid4().hex, "agent": AGENT, "context": CONTEXT} | fields
+def _signal(fields: Json, context: str) -> Json:
+    return {"id": uuid.uuid4().hex, "agent": AGENT, "context": context} | fields

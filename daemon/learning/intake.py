@@ -36,6 +36,7 @@ from signals.weights import Trust
 from store import leases, lessons, signals, turns
 from store.clock import now_us
 from store.records import KeptSignal, Put, RefusedSignal
+from store.records import Signal as StoredSignal
 from store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -273,9 +274,7 @@ def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:
     rows = [
         stored_signal(signal, now_us=now_us(), sender=batch.sender, sent=batch.sent) for signal in batch.signals
     ]
-    kept = [
-        replace(row, private=batch.private or row.context in policy.of(row.agent).private_contexts) for row in rows
-    ]
+    kept = [replace(row, private=True) if batch.private or _is_private(row, policy) else row for row in rows]
     first = {signal.id: signal for signal in reversed(batch.signals)}.values()
     about_others = [signal for signal in first if isinstance(signal, Relevance | Verdict)]
     elsewhere = _elsewhere(session, {signal.agent for signal in about_others})
@@ -285,6 +284,10 @@ def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:
     if clashes and not batch.each:
         raise conflict(*clashes)
     return puts
+
+
+def _is_private(row: StoredSignal, policy: Policy) -> bool:
+    return row.context in policy.of(row.agent).private_contexts
 
 
 def _elsewhere(session: Session, agents: set[str]) -> set[str]:

@@ -5,7 +5,7 @@ from typing import cast
 
 from daemon.learning.rides import Pending
 from signals.plans import LessonKind, LessonPlan
-from signals.records import Message, Relevance, Signal, Turn, fingerprint
+from signals.records import Message, Relevance, Signal, Turn, fingerprint_of
 from signals.refusals import Refusal
 from signals.weights import Trust
 from store import records as stored
@@ -16,6 +16,7 @@ from store.words import Role
 def stored_signal(signal: Signal, *, now_us: int, sender: Trust, sent: str | None = None) -> stored.Signal:
     """A signal as the store keeps it. `sent` is its fingerprint, where its client sent something else."""
     at_us = now_us if signal.at is None else int(signal.at.timestamp() * 1_000_000)
+    body = signal.model_dump(mode="json")
     return stored.Signal(
         id=signal.id,
         agent=signal.agent,
@@ -24,8 +25,8 @@ def stored_signal(signal: Signal, *, now_us: int, sender: Trust, sent: str | Non
         turn=None if isinstance(signal, Relevance) else signal.turn,
         engram=signal.engram if isinstance(signal, Relevance) else None,
         at_us=at_us,
-        body=cast(Mapping[str, JsonValue], signal.model_dump(mode="json")),
-        fingerprint=sent or fingerprint(signal),
+        body=cast(Mapping[str, JsonValue], body),
+        fingerprint=sent or fingerprint_of(body),
         sender=sender,
     )
 
