@@ -52,12 +52,13 @@ def plan_lessons(session: Session, planned: Sequence[PlannedLesson]) -> int:
     return at_us
 
 
-def reweigh_lesson(session: Session, lesson_id: str, *, weights: tuple[float, ...], signal: str) -> None:
-    """Give the rows of a lesson that has not begun its ride other weights, because a signal says so."""
+def reweigh_lesson(session: Session, lesson_id: str, *, weights: tuple[float, ...], signal: str | None) -> None:
+    """Give the rows of a lesson that has not begun its ride other weights: a signal says so, or none does."""
     row = lesson_in(session, lesson_id, [LessonState.PLANNED])
     assert len(weights) == len(row.weights), f"lesson {lesson_id}: {len(weights)} weights, {len(row.weights)} rows"
     row.weights = weights
-    _weigh(session, lesson_id, signal)
+    if signal is not None:
+        weigh(session, lesson_id, signal)
     session.flush()
     ledger.append(session, _told(row, state=row.state, weighed_by=signal, weight_sum=sum(weights)))
 
@@ -195,7 +196,7 @@ def _use_signals(session: Session, planned: Sequence[PlannedLesson]) -> None:
         move_signals(session, others, SignalState.APPLIED)
 
 
-def _weigh(session: Session, lesson_id: str, signal: str) -> None:
+def weigh(session: Session, lesson_id: str, signal: str) -> None:
     """Tie a signal to a lesson that it weighs; tying it again is no error, and no second link."""
     row = signal_in(session, signal, [SignalState.RECEIVED, SignalState.APPLIED])
     row.state = SignalState.APPLIED

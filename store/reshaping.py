@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from store import ledger
 from store.columns import JsonValue
+from store.lessons import weigh
 from store.records import Entry, Lesson, RefusedSignal
 from store.rows import lesson_in, signal_in
 from store.tables import LessonSignalTable, LessonTable, SignalTable
@@ -20,16 +21,25 @@ TAKEN_IN = "superseded"
 """The code of a lesson whose labels are learned with another's."""
 
 
-def widen_lesson(session: Session, lesson: Lesson, *, makers: Sequence[str], takes_in: Sequence[str]) -> None:
-    """Give a lesson the rows of ``lesson``, which new signals and other lessons make too.
+def widen_lesson(
+    session: Session,
+    lesson: Lesson,
+    *,
+    makers: Sequence[str],
+    takes_in: Sequence[str],
+    weighed_by: Sequence[str] = (),
+) -> None:
+    """Give a lesson the rows of ``lesson``, which new signals, weighed by others, and other lessons make too.
 
     Raises `Unknown`, or `WrongState` where a lesson does not wait, or a signal makes one already.
     """
     row = _reshape(session, lesson)
     for maker in makers:
-        signal = signal_in(session, maker, [SignalState.RECEIVED])
-        signal.state, signal.lesson = SignalState.PLANNED, lesson.id
+        made_of = signal_in(session, maker, [SignalState.RECEIVED])
+        made_of.state, made_of.lesson = SignalState.PLANNED, lesson.id
         session.add(LessonSignalTable(lesson=lesson.id, signal=maker, role=Role.MAKES))
+    for signal in weighed_by:
+        weigh(session, lesson.id, signal)
     for other in takes_in:
         _take_in(session, lesson_in(session, other, [LessonState.PLANNED]), by=lesson.id)
     session.flush()

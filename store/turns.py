@@ -42,6 +42,8 @@ def record_turn(session: Session, turn: Turn) -> None:
     if row is None:
         session.add(TurnTable(**columns_of(kept)))
     elif row.finish_reason is None:
+        if record_of(Turn, row).is_forgotten:  # meanwhile: what was said does not come back
+            kept = kept.without_words()
         for name, value in columns_of(kept).items():
             setattr(row, name, value)
     else:

@@ -1,6 +1,7 @@
 """`ridealong bench signals`: signals taken over HTTP and on disk, alone and beside a turn that is always served.
 
-- A service of its own, as a child, on SQLite; a lane that takes next to nothing unless `--model` names another.
+- A service of its own for each round, as a child, on SQLite, so that none has another's lessons waiting; a lane that
+  takes next to nothing unless `--model` names another.
 - One sender: the next batch goes out when the last is answered. So a rate is what one connection gets, and what is
   refused for want of room (429) is sent again and costs its time.
 - Verdicts are settled as they are taken. Engrams are planned after they are on disk; how far planning is behind at
@@ -90,8 +91,12 @@ def run_signals(plan: Plan, say: Say) -> Report:
         model = plan.model or str(write_tiny_lane(Path(folder) / "tiny-lane", learned_from=SAID))
         flags = ["--model", model, "--learn", AGENT, "--slots", "2", "--idle-seconds", "100000"]
         flags += ["--repack", plan.repack] if plan.repack else []
-        with serving_child(Path(folder) / "data", flags) as child:
-            runs = asyncio.run(_measure(child.url, plan, say))
+        runs: dict[str, list[Run]] = {}
+        for number in range(1, plan.rounds + 1):
+            with serving_child(Path(folder) / f"data {number}", flags) as child:
+                for name, run in asyncio.run(_measure(child.url, plan)).items():
+                    runs.setdefault(name, []).append(run)
+                    say(f"round {number} of {plan.rounds}, {name}: {_told(run)}")
     bars = tuple(bar for name, of in runs.items() for bar in _bars(name, of))
     return Report("signals", machine, plan.model or "tiny lane", plan.repack or "default", plan.rounds, bars=bars)
 
@@ -108,18 +113,14 @@ def _bars(name: str, runs: list[Run]) -> tuple[Bar, ...]:
     )
 
 
-async def _measure(url: str, plan: Plan, say: Say) -> dict[str, list[Run]]:
-    runs: dict[str, list[Run]] = {}
+async def _measure(url: str, plan: Plan) -> dict[str, Run]:
+    runs: dict[str, Run] = {}
     async with aiohttp.ClientSession(url) as http:
         client = _Client(http, plan.sizes.signal_batches)
-        for number in range(plan.rounds):
-            for kind, make in KINDS.items():
-                alone = await client.send(make)
-                async with client.serving():
-                    beside = await client.send(make)
-                for name, run in ((f"{kind} alone", alone), (f"{kind} beside a served turn", beside)):
-                    runs.setdefault(name, []).append(run)
-                    say(f"round {number + 1} of {plan.rounds}, {name}: {_told(run)}")
+        for kind, make in KINDS.items():
+            runs[f"{kind} alone"] = await client.send(make)
+            async with client.serving():
+                runs[f"{kind} beside a served turn"] = await client.send(make)
     return runs
 
 

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
@@ -143,7 +144,7 @@ class ServiceSource:
                 for line in lines:
                     if line.startswith(b"data: "):
                         yield json.loads(line.removeprefix(b"data: "))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise Refused(f"the stream of {self._url} broke off: {error}") from error
 
     def _get(self, path: str, asked: Query) -> Row:

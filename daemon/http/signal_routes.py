@@ -18,7 +18,7 @@ from daemon.http.errors import BadRequest, ServiceError, bad_field
 from daemon.http.ledger_json import boolean_of, time_text
 from daemon.http.speaker import Speaker, check_signals
 from daemon.learning.boarding import Boarding
-from daemon.learning.explaining import explained
+from daemon.learning.explaining import UNTOLD, explained
 from daemon.learning.intake import Intake, conflict
 from daemon.learning.policies import Policies
 from daemon.text.chat_template import HuggingFaceChat
@@ -95,7 +95,8 @@ class SignalRoutes:
     async def explain(self, request: web.Request) -> web.Response:
         """`GET /signals/{id}/explain`: the text of its lesson, and where each token's weight comes from."""
         kept = await self._seen(request)
-        told = await explained(self._store, self._chat, kept.signal.id)
+        private = self._policies.is_private(kept.signal.agent, kept.signal.context)
+        told = UNTOLD if private else await explained(self._store, self._chat, kept.signal.id)
         return web.json_response(signal_json(kept) | told)
 
     async def _seen(self, request: web.Request) -> KeptSignal:

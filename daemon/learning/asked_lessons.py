@@ -85,6 +85,10 @@ class AskedLessons:
         except Exception:  # learning's border: the turn is served without it
             logger.exception("signal %s could not be taken", labels.id)
 
+    def turned_private(self, agent: str, context: str) -> None:
+        """A turn of the context was private: no lesson of it that waits is learned."""
+        self._intake.turned_private(agent, context)
+
     async def give_up(self, labels: Labels) -> None:
         """Refuse what labels ask for if its lesson has not begun: their turn was not served to its end."""
         await self._learner.settled()

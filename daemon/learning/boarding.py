@@ -125,7 +125,7 @@ class Boarding:
                 f"The lesson waited {self._ttl_seconds:.0f} seconds for {wanted}. "
                 "Send the signal again when the conversation goes on, or raise --lesson-ttl-seconds."
             )
-            if pending.id in self._rides and not pending.riding:
+            if pending.id in self._rides and not (pending.riding or pending.changing):
                 await self._learner.refuse_waiting(pending, Refusal(code=RefusalCode.EXPIRED, message=message))
 
 

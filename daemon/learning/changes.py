@@ -73,5 +73,4 @@ def _write_plan(session: Session, change: Change, plan: LessonPlan) -> None:
     for signal, why in change.given_up:
         reshaping.give_up_signal(session, lesson, refused_signal(signal, why))
     if not change.given_up:
-        assert change.weighed_by is not None, f"lesson {lesson.id} is weighed anew by nothing"
         lessons.reweigh_lesson(session, lesson.id, weights=plan.weights, signal=change.weighed_by)

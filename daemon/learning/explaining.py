@@ -21,6 +21,9 @@ from store import lessons, signals
 from store.records import KeptLesson
 from store.store import Store
 
+UNTOLD: dict[str, Any] = {"text": "", "tokens": []}
+"""What is told where there is nothing to tell."""
+
 _AS_ADMITTED = AgentPolicy()
 """What became a lesson was trusted then, whatever the policy says by now."""
 
@@ -34,14 +37,14 @@ class _Facts:
 
 
 async def explained(store: Store, chat: HuggingFaceChat, signal: str) -> dict[str, Any]:
-    """The lesson that a signal makes, as JSON; of one that makes none there is no token.
+    """The lesson that a signal makes, as JSON; of one that makes none, or is private by now, there is no token.
 
     Raises:
         Unknown: there is no such signal.
     """
     facts = await store.read(_facts, signal)
     if facts is None:
-        return {"text": "", "tokens": []}
+        return UNTOLD
     tokens = await asyncio.to_thread(_tokens, facts, chat)
     texts = chat.token_texts
     return {
@@ -58,7 +61,8 @@ def _facts(session: Session, signal: str) -> _Facts | None:
     bodies = [made.signal.body for made in signals.signals_of(session, lessons.makers_of(session, kept.lesson))]
     parsed = [parse_signal(dict(body)) for body in bodies if body is not None]
     makers = [one for one in parsed if not isinstance(one, Relevance | Verdict)]
-    return _Facts(lesson, list(zip(makers, look_up(session, makers), strict=True)))
+    found = look_up(session, makers)
+    return None if any(one.private for one in found) else _Facts(lesson, list(zip(makers, found, strict=True)))
 
 
 def _tokens(facts: _Facts, chat: HuggingFaceChat) -> tuple[ExplainedToken, ...]:

@@ -38,6 +38,7 @@ from store.clock import now_us
 from store.records import KeptSignal, Put, RefusedSignal
 from store.records import Signal as StoredSignal
 from store.store import Store
+from store.words import SignalState
 
 logger = logging.getLogger(__name__)
 
@@ -157,8 +158,10 @@ class Intake:
     async def hear(self, ids: Sequence[str]) -> None:
         """Settle those of the signals that another lane took that are for this one."""
         kept = await self._store.read(signals.signals_of, ids)
-        given = [parse_signal(dict(one.signal.body)) for one in kept if one.signal.body is not None]
-        await self._settle_mine(given, room=0, heard=True)
+        received = [one for one in kept if one.state is SignalState.RECEIVED]
+        holds = self._store.leases.holds
+        mine = [one for one in received if one.signal.body is not None or holds(one.signal.agent)]
+        await self._settle_mine(await self._readable(mine), room=0, heard=True)
 
     @asynccontextmanager
     async def taking_up(self, agents: Sequence[str]) -> AsyncIterator[None]:
@@ -175,6 +178,12 @@ class Intake:
             finally:
                 for agent in agents:
                     await self._take_up_lessons(agent)
+
+    def turned_private(self, agent: str, context: str) -> None:
+        """A context is private from now on: see to it that no lesson of it that waits is learned."""
+        if any(one.agent == agent and one.context == context for one in self._rides.unridden()):
+            weighing = self._at_the_border(self.weigh_anew(agent), what=f"what waits of {agent}")
+            self._track(asyncio.ensure_future(weighing))
 
     async def weigh_anew(self, agent: str) -> None:
         """Hold an agent's lessons that wait to what is known now."""
@@ -232,8 +241,6 @@ class Intake:
             async with self._one_settles:
                 while any(signal.id in self._unsettled for signal in given):
                     await self._settle_next()
-        except Exception:  # the border of one batch: it is on disk, and taken up at the next start
-            logger.exception("signals could not be settled")
         finally:
             self._room.leave(room)
 
@@ -241,7 +248,12 @@ class Intake:
         batch = list(islice(self._unsettled.values(), SETTLED_TOGETHER))
         for signal in batch:
             del self._unsettled[signal.id]
-        await self._settling.settle(batch)
+        try:
+            await self._settling.settle(batch)
+        except Exception:
+            logger.exception("signals could not be settled together; each is by itself")
+            for signal in batch:
+                await self._at_the_border(self._settling.settle([signal]), what=f"signal {signal.id}")
 
     async def _readable(self, received: Sequence[KeptSignal]) -> list[Signal]:
         """What was received; private signals, of which nothing is kept to be read, are refused."""
@@ -259,10 +271,11 @@ class Intake:
                 stable = await self._adapters.lane_name(turn)
                 pending = pending_of(kept, stable=stable, served_here=False)
                 self._rides.add(pending)
-                await self._at_the_border(self._settling.weigh_anew([pending]), what=f"lesson {pending.id}")
+                with self._rides.changing([pending], over=()):  # it may wait for a verdict
+                    await self._at_the_border(self._settling.weigh_anew([pending]), what=f"lesson {pending.id}")
 
     async def _at_the_border(self, work: Coroutine[object, object, None], *, what: str) -> None:
-        """One signal that cannot be settled must not keep the service from starting."""
+        """One signal's or lesson's border: it is on disk, and taken up at the next start."""
         try:
             await work
         except Exception:

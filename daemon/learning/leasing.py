@@ -119,7 +119,11 @@ class Leasing:
     async def _may_settle(self, agent: str) -> bool:
         """Does the agent belong to this lane now? One that does not learn may belong to none."""
         if self._policies.of(agent).learn:
-            return await self.hold(agent)
+            try:
+                return await self.hold(agent)
+            except Exception:  # one agent's border: her signals are taken up with her
+                logger.exception("agent %s could not be taken", agent)
+                return False
         lease = (await self._store.read(leases.leases_of, [agent])).get(agent)
         return lease is None or lease.lane == self._store.leases.lane
 

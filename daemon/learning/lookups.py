@@ -40,25 +40,32 @@ def look_up(session: Session, given: Sequence[LessonSignal]) -> list[Lookup]:
     found = turns.turns_of(session, named)
     verdicts = signals.verdicts_of(session, named)
     told = signals.latest_relevances(session, [signal.id for signal in given if isinstance(signal, Engram)])
+    private = turns.private_among(session, {(signal.agent, signal.context) for signal in given})
     return [
         _lookup(
             None if signal.turn is None else _seen(found.get(signal.turn), signal),
             kept[signal.id],
             told=told.get((signal.agent, signal.id)),
             verdict=verdicts.get((signal.agent, signal.turn or "")),
+            private=kept[signal.id].private or (signal.agent, signal.context) in private,
         )
         for signal in given
     ]
 
 
 def _lookup(
-    turn: StoredTurn | None, signal: StoredSignal, *, told: KeptSignal | None, verdict: KeptSignal | None
+    turn: StoredTurn | None,
+    signal: StoredSignal,
+    *,
+    told: KeptSignal | None,
+    verdict: KeptSignal | None,
+    private: bool,
 ) -> Lookup:
     weighing = None if told is None else _said(told, Relevance)
     judging = None if verdict is None else _said(verdict, Verdict)
     return Lookup(
         turn=turn,
-        private=signal.private,
+        private=private,
         relevance=None if weighing is None else weighing.relevance,
         weighed_by=None if weighing is None else weighing.id,
         outcome=Outcome.UNKNOWN if judging is None else judging.outcome,

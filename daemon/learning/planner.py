@@ -35,8 +35,9 @@ class Planner:
     def plan_each(self, given: Sequence[tuple[LessonSignal, Lookup]]) -> list[Planned]:
         """Plan what can be planned, in the order given."""
         planned, batch = list[Planned](), _Batch(self._chat, self._context_tokens)
+        aside = self._precedence.standing_aside()
         for signal, found in given:
-            self._precedence.stand_aside()
+            next(aside)
             try:
                 planned.append(self._plan(signal, found, batch))
             except Exception:  # one signal's border

@@ -5,11 +5,13 @@ on disk, whose senders wait. So planning stands aside meanwhile, though never fo
 """
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 MOST_SECONDS = 0.05
-"""How long one standing aside may take: a few batches' putting. A steady sender must not end all planning."""
+"""How long those who plan a batch stand aside in all: a few others' putting. A steady sender must not end all
+planning."""
 
 
 class Precedence:
@@ -32,6 +34,12 @@ class Precedence:
             if not self._going:
                 self._free.set()
 
-    def stand_aside(self) -> None:
-        """Return when nobody goes first, or after `MOST_SECONDS`."""
-        self._free.wait(MOST_SECONDS)
+    def standing_aside(self) -> Iterator[None]:
+        """Each step returns when nobody goes first, or once all steps have waited `MOST_SECONDS`."""
+        left = MOST_SECONDS
+        while True:
+            if not self._free.is_set():
+                began = time.perf_counter()
+                self._free.wait(max(0.0, left))
+                left -= time.perf_counter() - began
+            yield

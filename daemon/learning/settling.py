@@ -100,11 +100,11 @@ class Settling:
             return set()
         most = {one.signal.agent: self._policies.of(one.signal.agent).max_lesson_tokens for one in planned}
         gathered = gather(planned, self._waiting, max_tokens=most)
-        if gathered.superseded:
-            await self._learner.refuse_all_waiting(gathered.superseded)
         changing = [shape.pending for shape in gathered.shapes if shape.pending is not None]
         over = [pending for shape in gathered.shapes for pending in shape.takes_in]
         with self._rides.changing(changing, over=over):
+            if gathered.superseded:
+                await self._learner.refuse_all_waiting(gathered.superseded)
             return await self._keep(gathered)
 
     def _waiting(self, turn: str) -> list[Pending]:
@@ -158,18 +158,19 @@ class Settling:
             self._rides.add(pending)
 
     async def _change(self, changes: Sequence[Change]) -> None:
-        """Have lessons that wait change, in memory and then on disk, in one transaction each way that they do."""
+        """Have lessons that wait change, on disk and then in memory. Meanwhile they ride nothing."""
         refused = [(change.pending, change.refusal) for change in changes if change.refusal is not None]
         others = [change for change in changes if change.refusal is None and change.is_one]
-        for change in changes:
-            change.pending.awaits, change.pending.held = change.awaits, change.held
-        for change in others:
-            if change.plan is not None:
-                self._rides.reshape(change.pending, change.plan)
-        if refused:
-            await self._learner.refuse_all_waiting(refused)
-        if others:
-            await self._store.write(write_changes, others)
+        with self._rides.changing([change.pending for change in changes], over=()):
+            if others:
+                await self._store.write(write_changes, others)
+            for change in changes:
+                change.pending.awaits, change.pending.held = change.awaits, change.held
+            for change in others:
+                if change.plan is not None:
+                    self._rides.reshape(change.pending, change.plan)
+            if refused:
+                await self._learner.refuse_all_waiting(refused)
 
     async def _planned(self, given: Sequence[LessonSignal]) -> list[Planned]:
         """Plan what can be planned, in the order given; on a thread, as it takes a while."""
@@ -191,16 +192,23 @@ def write_gathered(session: Session, gathered: Gathered) -> int:
             lesson = stored_lesson(shape.plan, identity=shape.id)
             makers = [one.signal.id for one in shape.makers]
             takes_in = [pending.id for pending in shape.takes_in]
-            reshaping.widen_lesson(session, lesson, makers=makers, takes_in=takes_in)
+            reshaping.widen_lesson(
+                session, lesson, makers=makers, takes_in=takes_in, weighed_by=_weighed_by(shape)
+            )
     return at_us
 
 
 def _links(shape: Shape) -> tuple[Link, ...]:
     makes = tuple(Link(one.signal.id, Role.MAKES) for one in shape.makers)
+    makes += tuple(Link(signal, Role.WEIGHS) for signal in _weighed_by(shape))
     found = shape.makers[0].found
     if not shape.awaits or found.outcome is not Outcome.PASSED or found.judged_by is None:
         return makes
     return (*makes, Link(found.judged_by, Role.FREES))
+
+
+def _weighed_by(shape: Shape) -> list[str]:
+    return [one.found.weighed_by for one in shape.makers if one.found.weighed_by is not None]
 
 
 def settle_about_others(session: Session, given: Sequence[Relevance | Verdict], policy: Policy) -> None:

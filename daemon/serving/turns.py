@@ -239,6 +239,8 @@ class Turns:
             await self._store.write(turns.record_turn, row)
         finally:
             self._metrics.backlog.leave(row)
+        if row.private:
+            self._asked.turned_private(row.agent, row.context)
 
 
 def _own_lesson(identity: str, speaker: Speaker, learn: LearnOptions | None) -> OwnLesson:

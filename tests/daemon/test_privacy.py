@@ -11,6 +11,7 @@ import pytest
 from daemon.http.access import ACCESS
 from tests.daemon.conftest import AGENT, Running, Start
 from tests.daemon.scripted import Says
+from tests.daemon.test_learning import corrected
 
 MARKER = "zanzibar-seventeen"
 TEXT = f"my secret is {MARKER}, keep it"
@@ -109,3 +110,13 @@ async def test_what_is_said_in_a_private_context_is_nowhere(
     assert written
     assert not [path for path in written if MARKER.encode() in path.read_bytes()]
     assert MARKER not in caplog.text
+
+
+async def test_what_waits_is_not_learned_once_a_turn_of_its_context_was_private(running: Running) -> None:
+    _, correction = await corrected(running)
+    assert correction["state"] == "planned"
+    private = {"X-Ridealong-Agent": AGENT, "X-Ridealong-Context": "room", "X-Ridealong-Private": "true"}
+    await running.ask("and now between us", who=private)
+    fate = await running.fate(correction["id"], "refused", "learned")
+    assert (fate["state"], fate["refusal"]["code"]) == ("refused", "private_context")
+    assert (await running.get(f"/signals/{correction['id']}/explain"))["tokens"] == []

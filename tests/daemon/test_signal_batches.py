@@ -1,6 +1,7 @@
 """Many signals in one request: settled together, answered in time, and each by itself where that is asked."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from sqlalchemy.orm import Session
 from daemon.learning import precedence as precedence_room
 from daemon.learning import settling
 from daemon.learning.gathering import Gathered
+from daemon.learning.settling import Settling
 from daemon.text.chat_template import HuggingFaceChat
+from signals.records import Signal
 from signals.tokens import Encoding
 from store.errors import StorageFailed
 from tests.daemon.conftest import AGENT, Running
@@ -170,3 +173,23 @@ async def test_lines_taken_each_by_itself_may_be_no_json(running: Running) -> No
 @pytest.mark.parametrize(("query", "body"), [("each=perhaps", {}), ("each=true", [])])
 async def test_what_is_no_request_at_all_is_refused_as_a_whole(running: Running, query: str, body: Any) -> None:
     assert (await running.post(f"/signals?{query}", body))[0] == 400
+
+
+async def test_signals_that_cannot_be_settled_together_are_settled_each_by_itself(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle = Settling.settle
+
+    async def alone(self: Settling, given: Sequence[Signal]) -> None:
+        if len(given) > 1 or given[0].id == "bad":
+            raise RuntimeError("not these")
+        await settle(self, given)
+
+    monkeypatch.setattr(Settling, "settle", alone)
+    turn = (await running.ask("hello"))["turn"]
+    base = {"kind": "engram", "agent": AGENT, "context": "room", "turn": turn, "origin": "human", "message": 0}
+    status, _ = await running.post("/signals", [base | {"id": name} for name in ("one", "bad", "two")])
+    assert status == 200
+    for name in ("one", "two"):
+        await running.fate(name, "planned", "learned")
+    assert (await running.get("/signals/bad"))["state"] == "received"

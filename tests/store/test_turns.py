@@ -13,6 +13,7 @@ from store.errors import AlreadyRecorded, StorageFailed, Unknown
 from store.ledger import Filter, page
 from store.lessons import lesson_of, plan_lesson
 from store.records import Link, Turn
+from store.rows import existing
 from store.signals import put_signals
 from store.tables import TurnTable
 from store.turns import (
@@ -240,3 +241,16 @@ def test_private_contexts_are_found_without_reading_a_turn(sqlite: Database) -> 
         statement, values = asked[-1]
         plan = session.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
     assert any("SEARCH turns USING COVERING INDEX ix_turns_private" in row.detail for row in plan), plan
+
+
+def test_an_open_turn_that_is_forgotten_ends_without_its_words(database: Database) -> None:
+    with database.write() as session:
+        open_turn(session, an_open_turn())
+    with database.write() as session:
+        row = existing(session, TurnTable, "t1")
+        for name in ("messages", "template_args", "prompt_tokens", "reply_tokens", "reply_text"):
+            setattr(row, name, None)
+    with database.write() as session:
+        record_turn(session, a_turn())
+    with database.read() as session:
+        assert turn_of(session, "t1") == a_turn().without_words()
