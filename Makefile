@@ -21,7 +21,7 @@ lint: .venv/ready
 # About half an hour on two cores; nothing else should run meanwhile.
 bench: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
-	for what in learn serve interference memory start ledger; do $(BIN)/ridealong bench $$what || exit 1; done
+	for what in learn serve interference memory start ledger signals; do $(BIN)/ridealong bench $$what || exit 1; done
 
 # Twice so many seconds of load on the bundled model, on the lane and on a service, and then the lane's load again
 # without lessons: about half an hour.

@@ -1,7 +1,7 @@
 """`ridealong bench signals`: signals taken over HTTP and on disk, alone and beside a turn that is always served.
 
-- A service of its own for each round, as a child, on SQLite, so that none has another's lessons waiting; a lane that
-  takes next to nothing unless `--model` names another.
+- A service of its own for each round, as a child, on SQLite, so that none has another's lessons waiting; a lane
+  that takes next to nothing unless `--model` names another.
 - One sender: the next batch goes out when the last is answered. So a rate is what one connection gets, and what is
   refused for want of room (429) is sent again and costs its time.
 - Verdicts are settled as they are taken. Engrams are planned after they are on disk; how far planning is behind at
