@@ -29,6 +29,10 @@ class AgentPolicy(BaseModel):
     """Contexts of hers that are private, besides those that a turn made so."""
     max_lesson_tokens: Annotated[int, Field(ge=1)] = MAX_LESSON_TOKENS
 
+    def is_private(self, context: str) -> bool:
+        """Tell whether a context of the agent's is private."""
+        return context in self.private_contexts
+
 
 class PolicyTable(BaseModel):
     """An agent's policy as it is written: what it leaves out is as in the default."""

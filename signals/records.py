@@ -284,13 +284,8 @@ def canonical_json(signal: Signal) -> str:
     return _dump(signal.model_dump(mode="json"))
 
 
-def fingerprint(signal: Signal) -> str:
-    """Return the SHA-256 of the canonical JSON in hexadecimal: equal only where the bodies are."""
-    return fingerprint_of(signal.model_dump(mode="json"))
-
-
 def fingerprint_of(body: JsonValue) -> str:
-    """Return the SHA-256, in hexadecimal, of a body of JSON whose keys are in whatever order."""
+    """Return the SHA-256, in hexadecimal, of a body of JSON: equal only where bodies are, in any order of keys."""
     return hashlib.sha256(_dump(body).encode()).hexdigest()
 
 

@@ -7,7 +7,7 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy import ColumnElement, insert, select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from store import leases, ledger
@@ -15,7 +15,7 @@ from store.clock import now_us
 from store.columns import JsonValue
 from store.errors import AlreadyRecorded, LessonRefused, Unknown
 from store.records import Entry, KeptLesson, Lesson, Link, PlannedLesson
-from store.rows import columns_of, existing, lesson_in, record_of, signal_in
+from store.rows import columns_of, existing, insert_all, lesson_in, record_of, signal_in
 from store.signals import homes_in, move_signals
 from store.tables import LessonSignalTable, LessonTable, SignalTable, TurnTable
 from store.words import LedgerKind, LessonState, Role, SignalState
@@ -43,11 +43,11 @@ def plan_lessons(session: Session, planned: Sequence[PlannedLesson]) -> int:
     _require_free(session, [one.lesson.id for one in planned])
     _check_turns(session, [one.lesson for one in planned])
     made = {"state": LessonState.PLANNED, "planned_at_us": at_us}
-    session.execute(insert(LessonTable), [columns_of(one.lesson) | made for one in planned])
+    insert_all(session, LessonTable, [columns_of(one.lesson) | made for one in planned])
     _use_signals(session, planned)
     links = [columns_of(link) | {"lesson": one.lesson.id} for one in planned for link in one.links]
     if links:
-        session.execute(insert(LessonSignalTable), links)
+        insert_all(session, LessonSignalTable, links)
     ledger.append_all(session, [_planned(one) for one in planned], at_us=at_us)
     return at_us
 

@@ -36,7 +36,6 @@ from signals.weights import Trust
 from store import leases, lessons, signals, turns
 from store.clock import now_us
 from store.records import KeptSignal, Put, RefusedSignal
-from store.records import Signal as StoredSignal
 from store.store import Store
 from store.words import SignalState
 
@@ -287,7 +286,8 @@ def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:
     rows = [
         stored_signal(signal, now_us=now_us(), sender=batch.sender, sent=batch.sent) for signal in batch.signals
     ]
-    kept = [replace(row, private=True) if batch.private or _is_private(row, policy) else row for row in rows]
+    private = [batch.private or policy.of(row.agent).is_private(row.context) for row in rows]
+    kept = [replace(row, private=True) if hidden else row for row, hidden in zip(rows, private, strict=True)]
     first = {signal.id: signal for signal in reversed(batch.signals)}.values()
     about_others = [signal for signal in first if isinstance(signal, Relevance | Verdict)]
     elsewhere = _elsewhere(session, {signal.agent for signal in about_others})
@@ -297,10 +297,6 @@ def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:
     if clashes and not batch.each:
         raise conflict(*clashes)
     return puts
-
-
-def _is_private(row: StoredSignal, policy: Policy) -> bool:
-    return row.context in policy.of(row.agent).private_contexts
 
 
 def _elsewhere(session: Session, agents: set[str]) -> set[str]:

@@ -44,7 +44,7 @@ class Policies:
 
     def is_private(self, agent: str, context: str) -> bool:
         """Does the agent's policy say that a context of hers is private?"""
-        return context in self.of(agent).private_contexts
+        return self.of(agent).is_private(context)
 
     def is_put(self, agent: str) -> bool:
         """Was the agent's policy put through the API?"""

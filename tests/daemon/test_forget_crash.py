@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -17,6 +16,7 @@ import pytest
 
 from tests.daemon.conftest import AGENT, Start
 from tests.daemon.crash.forgetting import Attempt
+from tests.daemon.crash.forks import forking, say_to
 from tests.daemon.scripted import Says
 from tests.daemon.story import adapters, command, forgot, live
 from tests.daemon.test_crash_points import chosen, tell
@@ -38,25 +38,15 @@ class Forks:
     def forget(self, data_dir: Path, *, kill_at: int | None = None) -> int:
         """Forget; the exit status."""
         attempt = Attempt(str(data_dir), FLAGS, str(self.note), kill_at)
-        assert self._process.stdin is not None
+        say_to(self._process, json.dumps(asdict(attempt)))
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asdict(attempt)) + "\n")
-        self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
 
 @pytest.fixture
 def forks(tiny_chat: Path, tmp_path: Path) -> Iterator[Forks]:
-    asked = [sys.executable, "-m", "tests.daemon.crash.forgetting", str(tiny_chat)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with subprocess.Popen(
-        asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        try:
-            yield Forks(process, tmp_path)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
+    with forking("tests.daemon.crash.forgetting", tiny_chat) as process:
+        yield Forks(process, tmp_path)
 
 
 async def test_killed_at_any_point_it_has_forgotten_all_or_nothing_and_again_is_enough(

@@ -22,7 +22,7 @@ from signals.records import (
     Turn,
     Verdict,
     canonical_json,
-    fingerprint,
+    fingerprint_of,
     parse_signal,
     parse_signals,
 )
@@ -81,6 +81,11 @@ def test_an_unknown_field_is_refused_by_name(body: Body) -> None:
 def test_what_is_not_a_signal_is_refused(body: object) -> None:
     with pytest.raises(ValidationError):
         parse_signal(body)
+
+
+def fingerprint(signal: Signal) -> str:
+    """As a signal's is taken: of its JSON."""
+    return fingerprint_of(signal.model_dump(mode="json"))
 
 
 def test_one_signal_and_a_list_of_one_read_the_same() -> None:

@@ -1,7 +1,7 @@
 """A process that has torch and a model in memory, and forks a service for each line it is told.
 
 It speaks JSON, a line each way at a time: a `Life` in; then where the service is, if it comes to serve, and how it
-ended. A start costs a tenth of a second this way, where a process of its own costs five.
+ended.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from sqlalchemy import event
 
 import daemon.learning.snapshots as snapshots_module
@@ -26,12 +26,12 @@ from daemon.learning import disk
 from daemon.running import open_store
 from daemon.service import Service
 from engine.lora import tensors_sha256
-from engine.weights import load_model
 from store import adapters as stored_adapters
 from store.store import Store
 from tests.daemon.crash import points as python_points
 from tests.daemon.crash import sqlite as sqlite_points
 from tests.daemon.crash.durable import Durable
+from tests.daemon.crash.forks import status_of_fork, the_model
 from tests.daemon.crash.points import Points
 
 LONGEST_LIFE_SECONDS = 60
@@ -53,17 +53,12 @@ class Life:
 
 def main() -> None:
     """Fork until there are no more lines."""
-    torch.set_num_threads(1)
-    model = load_model(sys.argv[1], cache=Path(sys.argv[1]), say=lambda _line: None)
+    model = the_model()
     loading_module.load_model = lambda *_given, **_options: model  # type: ignore[attr-defined]
     _say(ready=True)
     for line in sys.stdin:
         life = Life(**json.loads(line))
-        process = os.fork()
-        if not process:
-            os._exit(_status_of(life))
-        _process, status = os.waitpid(process, 0)
-        _say(ended=os.waitstatus_to_exitcode(status))
+        _say(ended=status_of_fork(partial(_status_of, life)))
 
 
 def _status_of(life: Life) -> int:

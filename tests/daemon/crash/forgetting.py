@@ -8,15 +8,14 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-import torch
 
 import daemon.learning.workshop as workshop_module
 from daemon.commands.cli import main as ridealong
-from engine.weights import load_model
 from tests.daemon.crash import points as python_points
 from tests.daemon.crash import sqlite as sqlite_points
+from tests.daemon.crash.forks import status_of_fork, the_model
 from tests.daemon.crash.points import Points
 
 
@@ -32,16 +31,11 @@ class Attempt:
 
 def main() -> None:
     """Fork until there are no more lines."""
-    torch.set_num_threads(1)
-    model = load_model(sys.argv[1], cache=Path(sys.argv[1]), say=lambda _line: None)
+    model = the_model()
     workshop_module.load_model = lambda *_given, **_options: model  # type: ignore[attr-defined]
     for line in sys.stdin:
         attempt = Attempt(**json.loads(line))
-        process = os.fork()
-        if not process:
-            os._exit(_status_of(attempt))
-        _process, status = os.waitpid(process, 0)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.write(f"{status_of_fork(partial(_status_of, attempt))}\n")
         sys.stdout.flush()
 
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from tests.daemon.crash import books
 from tests.daemon.crash.agent import Agent, Diary, Gone, end_of
 from tests.daemon.crash.child import Life
 from tests.daemon.crash.durable import compose
+from tests.daemon.crash.forks import forking, say_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,7 @@ class Nursery:
 
     def begin(self, life: Life) -> Born | int:
         """Begin a life: the service once it serves, or its exit status if it never does."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(asdict(life)) + "\n")
-        self._process.stdin.flush()
+        say_to(self._process, json.dumps(asdict(life)))
         told = self._hear()
         return int(told["ended"]) if "ended" in told else Born(**told)
 
@@ -58,16 +56,8 @@ class Nursery:
 @contextmanager
 def nursery(model: Path) -> Iterator[Nursery]:
     """A forking process with that model, for as long as the block runs."""
-    command = [sys.executable, "-m", "tests.daemon.crash.child", str(model)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        try:
-            yield Nursery(process)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
+    with forking("tests.daemon.crash.child", model) as process:
+        yield Nursery(process)
 
 
 class Crash:
