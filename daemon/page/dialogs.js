@@ -96,7 +96,12 @@ function reasonOf(error) {
   return `Refused: ${error.message}`;
 }
 
-/** Say something to whoever cannot see the page change. */
+/** Say how what was asked for ended, to whoever cannot see the page change. */
 export function announce(said) {
   byId("announcer").textContent = said;
+}
+
+/** Say what came by itself; it has a place of its own, so that it never takes the place of an answer not yet read out. */
+export function mention(said) {
+  byId("news").textContent = said;
 }

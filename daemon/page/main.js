@@ -1,7 +1,7 @@
 // The page: what is asked for when, and which part gets it.
 
 import { AdaptersPart } from "./adapters.js";
-import { announce, askedForKey, isAsking } from "./dialogs.js";
+import { askedForKey, isAsking, mention } from "./dialogs.js";
 import { byId, el } from "./dom.js";
 import { LanePart } from "./lane.js";
 import { LearningPart, RefusalsPart } from "./learning.js";
@@ -141,7 +141,7 @@ class Page {
     this.#unsaid += rows;
     if (Date.now() - this.#saidAt < SAID_MS) return;
     this.#saidAt = Date.now();
-    announce(`${many(this.#unsaid, "new row")} in the ledger`);
+    mention(`${many(this.#unsaid, "new row")} in the ledger`);
     this.#unsaid = 0;
   }
 
@@ -173,7 +173,7 @@ class Page {
     byId("key").hidden = this.service.key === "";
     state("connected", "Connected");
     byId("banner").hidden = true;
-    announce("Connected");
+    mention("Connected");
   }
 
   #disconnected() {

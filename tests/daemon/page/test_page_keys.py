@@ -1,5 +1,6 @@
 """The key on the page: asked for, kept in the tab only, what it may not told plainly; all of it by keyboard."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,21 @@ async def test_the_keyboard_reaches_everything_in_order_and_promotes_and_rolls_b
             await page.keyboard.press("Enter")
             await expect(page.locator("#announcer")).to_have_text(f"{AGENT} is served with version 0 again.")
             assert (await running.get("/adapters"))[0]["stable"]["version"] == 0
+
+
+async def test_what_comes_by_itself_never_takes_the_place_of_an_answer_not_yet_read_out(
+    start: Start, visit: Visit
+) -> None:
+    async with start() as running:
+        await learned(running)
+        async with visit(running.url) as page:
+            await connected(page)
+            await page.get_by_role("button", name=f"Promote {AGENT}'s shadow").click()
+            await page.get_by_role("dialog").get_by_role("button", name="Promote").click()
+            await expect(page.locator("#announcer")).to_have_text(f"{AGENT} is served with version 1 now.")
+            await running.ask("and who rowed out to it?", who={"X-Ridealong-Agent": AGENT})
+            await expect(page.locator("#news")).to_have_text(re.compile(r"\d+ new rows? in the ledger"))
+            await expect(page.locator("#announcer")).to_have_text(f"{AGENT} is served with version 1 now.")
 
 
 async def test_a_lane_with_keys_asks_for_one_and_the_tab_keeps_it(
