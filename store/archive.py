@@ -4,7 +4,8 @@
 * Rows are checked as they are written, and the file is complete on disk before any of them leaves the ledger. A
   crash in between leaves a file that no row names, and a ledger as it was.
 * They leave in one transaction, which also appends the row that says where they are: the anchor of the chain.
-* A policy that an operator put stands whatever becomes of its row: where that is archived it is said again.
+* A policy that an operator put stands whatever becomes of its row: where that is archived it is said again. So is
+  what was exported, which forgetting may have to find.
 * Numbers are never used again: that row stays in the ledger, and has a higher one.
 """
 
@@ -25,6 +26,7 @@ from store import ledger
 from store.chain import Anchor, Chain, RawRow, Verified, anchor_of, chain_here, raw_rows, verify_onward
 from store.database import Database
 from store.errors import NotArchived
+from store.exports import exports_through, tell_again
 from store.policies import policies, put_policy
 from store.records import Entry
 from store.tables import LedgerTable
@@ -49,7 +51,8 @@ def archive(database: Database, path: Path, *, before_us: int) -> Anchor:
         body = anchor.body()
         told = Entry(kind=LedgerKind.ARCHIVE, agent=NOBODY, context=None, subject=path.name, body=body)
         ledger.append(session, told)
-        standing = policies(session)
+        standing, exported = policies(session), exports_through(session, anchor.seq)
+        tell_again(session, exported)
         session.execute(delete(LedgerTable).where(LedgerTable.seq <= anchor.seq))
         for agent in standing.keys() - policies(session).keys():
             put_policy(session, agent, standing[agent])

@@ -24,7 +24,6 @@ from store.scopes import FORGOTTEN, Found, Scope, Shared, find
 from store.steps import learned_tokens
 from store.tables import (
     AdapterTable,
-    LedgerTable,
     LessonSignalTable,
     LessonTable,
     SignalTable,
@@ -175,18 +174,6 @@ def _forget(session: Session, scope: Scope, what: Change) -> None:
         kind=LedgerKind.FORGOT, agent=found.agent, context=scope.context, subject=scope.subject, body=told
     )
     ledger.append(session, entry)
-
-
-def exports_of(session: Session, agent: str) -> list[tuple[str, str]]:
-    """The agent's exports that are made of a shadow that was never hers, or is hers no more: name and hash."""
-    mine = (StepTable.agent == agent,)
-    hers = {*session.scalars(select(StepTable.shadow_before).where(*mine))}
-    hers |= {*session.scalars(select(StepTable.shadow_after).where(*mine))}
-    hers |= {*session.scalars(select(AdapterTable.sha).where(AdapterTable.agent == agent))}
-    rows = session.scalars(
-        select(LedgerTable.body).where(LedgerTable.kind == LedgerKind.EXPORT, LedgerTable.agent == agent)
-    )
-    return [(str(body["name"]), str(body["sha"])) for body in rows if body["sha"] not in hers]
 
 
 def counts(what: Change) -> dict[str, JsonValue]:

@@ -23,11 +23,11 @@ from daemon.learning.learner import Learner
 from daemon.learning.leasing import Leasing
 from daemon.serving.lane_thread import LaneThread
 from store import adapters as stored_adapters
-from store import leases, ledger
+from store import leases
+from store.exports import tell_export
 from store.leases import Lease
-from store.records import Adapter, Adapters, Entry
+from store.records import Adapter, Adapters
 from store.store import Store
-from store.words import LedgerKind
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -112,9 +112,10 @@ class Routes:
             exported = await self._adapters.export(agent, target, version=asked.version)
         except OSError as error:
             raise BadRequest(f"directory: {target} cannot be written: {error}", param="directory") from error
-        body = {"version": exported.version, "sha": exported.sha, "name": asked.directory}
-        entry = Entry(kind=LedgerKind.EXPORT, agent=agent, context=None, subject=agent, body=body)
-        await self._store.write(ledger.append, entry)
+        body = {"name": asked.directory, "version": exported.version, "sha": exported.sha}
+        await self._store.write(
+            tell_export, agent, name=asked.directory, version=exported.version, sha=exported.sha
+        )
         return web.json_response({"agent": agent, "directory": str(target)} | body)
 
 

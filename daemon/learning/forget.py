@@ -19,6 +19,7 @@ from daemon.learning.workshop import Opened
 from engine.again import NotAgain
 from store import adapters, forget
 from store.database import Database
+from store.exports import exports_no_more_hers
 from store.forget import Change, Moved, MovedStep, Place
 from store.records import KeptStep
 from store.scopes import Found, Scope, find
@@ -111,7 +112,7 @@ def clean(database: Database, settings: Settings, *, former: Collection[str] | N
         exported = [
             export
             for agent in adapters.agents_with_adapters(session)
-            for export in forget.exports_of(session, agent)
+            for export in exports_no_more_hers(session, agent)
         ]
     if former is None:
         sweep(settings.data_dir, named)

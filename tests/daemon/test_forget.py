@@ -2,6 +2,7 @@
 
 import io
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from daemon.learning import forget as learning_forget
 from store import chain
 from store import forget as store_forget
+from store.archive import archive
 from store.database import Database
 from tests.daemon.conftest import AGENT, Start
 from tests.daemon.scripted import Says
@@ -179,8 +181,9 @@ def crash(*_args: object, **_kwargs: object) -> None:
     raise Crash
 
 
+@pytest.mark.parametrize("archived", [False, True])
 async def test_exports_of_what_is_no_more_are_removed_and_no_others(
-    start: Start, says: Says, tmp_path: Path, tiny_chat: Path
+    start: Start, says: Says, tmp_path: Path, tiny_chat: Path, archived: bool
 ) -> None:
     await live(start, says, tmp_path / "data")
     exports = tmp_path / "data" / "exports"
@@ -189,6 +192,9 @@ async def test_exports_of_what_is_no_more_are_removed_and_no_others(
             asked = {"directory": name, "version": version}
             assert (await running.post(f"/adapters/{AGENT}/export", asked))[0] == 200
     (exports / "notes" / "mine.txt").write_text("mine")
+    if archived:
+        with closing(Database.open(tmp_path / "data" / "ledger.db")) as database:
+            archive(database, tmp_path / "old.ndjson.gz", before_us=2**62)
     assert forget(tmp_path / "data", tiny_chat, "--signal", LAST) == 0
     assert {str(path.relative_to(exports)) for path in exports.rglob("*")} == {
         *("kept", "kept/adapter_config.json", "kept/adapter_model.safetensors", "notes", "notes/mine.txt")

@@ -7,17 +7,20 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from store import archive as archives
 from store import ledger
+from store.adapters import open_adapter
 from store.archive import archive, verify_with
 from store.chain import Verified, verify
 from store.database import Database
 from store.errors import Archived, NotArchived, StorageFailed
+from store.exports import exports_no_more_hers, tell_export
 from store.policies import policies, put_policy, take_back_policy
 from store.records import LedgerRow
 from store.signals import put_signals
+from store.tables import AdapterTable
 from store.turns import record_turn
 from tests.postgresql import Server
 from tests.store.builders import a_signal, a_turn
@@ -191,6 +194,24 @@ def test_a_policy_stands_though_its_row_is_archived(sqlite: Database, file: Path
         assert policies(session) == {"ada": {"learn": True}, "bob": {"learn": False}}
         assert {row.kind for row in ledger.page(session).rows} == {"archive", "policy"}
     assert checked(sqlite, file).rows == 8
+
+
+def test_exports_are_found_though_their_rows_are_archived_and_those_that_are_gone_are_not_said_again(
+    sqlite: Database, file: Path, tmp_path: Path
+) -> None:
+    with sqlite.write() as session:
+        open_adapter(session, "ada", sha="sha0", snapshot="zero")
+        tell_export(session, "ada", name="mine", version=0, sha="sha0")
+        tell_export(session, "ada", name="gone", version=1, sha="sha1")
+    archive(sqlite, file, before_us=2**62)
+    archive(sqlite, tmp_path / "later.ndjson.gz", before_us=2**62)
+    with sqlite.write() as session:
+        told = [row for row in ledger.page(session).rows if row.kind == "export"]
+        assert [(row.agent, row.body["name"], row.body["first_told"]) for row in told] == [("ada", "mine", 2)]
+        assert exports_no_more_hers(session, "ada") == []
+        session.execute(update(AdapterTable).values(sha="sha2"))
+        assert exports_no_more_hers(session, "ada") == [("mine", "sha0")]
+    assert checked(sqlite, file, tmp_path / "later.ndjson.gz").why is None
 
 
 def test_what_was_told_of_in_an_archive_is_not_missed_and_what_came_after_is(
