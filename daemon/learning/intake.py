@@ -263,22 +263,30 @@ class Intake:
         return [parse_signal(dict(one.signal.body)) for one in received if one.signal.body is not None]
 
     async def _take_up_lessons(self, agent: str | None) -> None:
-        """An agent's lessons wait in memory, cut off rides again; without one everybody's."""
+        """An agent's lessons wait in memory, cut off rides again; without one everybody's.
+
+        One that cannot be held to what is known now, such as the verdict it waits for, waits on disk alone.
+        """
         for kept in await self._store.write(lessons.recover, agent):
             if kept.lesson.id not in self._rides:
                 turn = await self._store.read(turns.turn_of, kept.lesson.turn)
                 stable = await self._adapters.lane_name(turn)
                 pending = pending_of(kept, stable=stable, served_here=False)
                 self._rides.add(pending)
-                with self._rides.changing([pending], over=()):  # it may wait for a verdict
-                    await self._at_the_border(self._settling.weigh_anew([pending]), what=f"lesson {pending.id}")
+                with self._rides.changing([pending], over=()):
+                    weighing = self._settling.weigh_anew([pending])
+                    weighed = await self._at_the_border(weighing, what=f"lesson {pending.id}")
+                    if not weighed and pending.id in self._rides:
+                        self._rides.drop(pending.id)
 
-    async def _at_the_border(self, work: Coroutine[object, object, None], *, what: str) -> None:
-        """One signal's or lesson's border: it is on disk, and taken up at the next start."""
+    async def _at_the_border(self, work: Coroutine[object, object, None], *, what: str) -> bool:
+        """One signal's or lesson's border: it is on disk, and taken up at the next start. Did it end well?"""
         try:
             await work
         except Exception:
             logger.exception("%s could not be taken up", what)
+            return False
+        return True
 
 
 def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:

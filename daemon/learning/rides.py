@@ -42,8 +42,8 @@ class Pending:
     """Does it ride only once a verdict says that its turn passed?"""
     held: bool = False
     """Is there no such verdict yet?"""
-    changing: bool = False
-    """Are its rows being changed this moment?"""
+    changing: int = 0
+    """How many are changing it this moment, one within another?"""
     riding: bool = False
     ended: "asyncio.Event" = field(default_factory=asyncio.Event)
     last: Fate | None = None
@@ -139,12 +139,12 @@ class Rides:
         for pending in over:
             self.drop(pending.id)
         for pending in waiting:
-            pending.changing = True
+            pending.changing += 1
         try:
             yield
         finally:
             for pending in waiting:
-                pending.changing = False
+                pending.changing -= 1
 
     def is_riding(self, signal: str) -> bool:
         """Has the lane the lesson that a signal makes?"""

@@ -1,10 +1,16 @@
 """What becomes of lessons while they wait: held for a verdict, superseded, brought together, weighed again."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session
 
+from daemon.learning import learner
+from daemon.learning.changes import Change, write_changes
+from daemon.learning.rides import Pending, Rides
+from signals.refusals import Refusal
 from tests.daemon.conftest import AGENT, Running, Start
 from tests.daemon.test_learning import corrected, go_on, refusal
 
@@ -59,6 +65,69 @@ async def test_what_waits_for_a_verdict_waits_on_after_a_restart(start: Start) -
         assert await state(running, action) == ("planned", None)
         await running.signal("verdict", turn=turn, outcome="passed")
         assert (await running.fate(action["id"], "learned", "refused"))["state"] == "learned"
+
+
+async def test_a_lesson_that_cannot_be_held_to_its_verdict_at_the_start_rides_nothing_and_waits_for_the_next_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with start() as running:
+        turn = (await running.ask(SAID))["turn"]
+        action = await running.signal("action", turn=turn, await_verdict=True)
+    with monkeypatch.context() as broken:
+        broken.setattr("daemon.learning.settling.look_up", fails)
+        async with start(idle_seconds=0.01) as running:
+            assert await next_turn(running) == []
+            assert await state(running, action) == ("planned", None)
+    assert "could not be taken up" in caplog.text
+    async with start(idle_seconds=0.01) as running:
+        await running.ask(SAID)
+        await running.signal("verdict", turn=turn, outcome="passed")
+        assert (await running.fate(action["id"], "learned", "refused"))["state"] == "learned"
+
+
+def fails(*_: object) -> None:
+    raise OSError("the disk is gone")
+
+
+async def test_a_lesson_rides_nothing_while_what_changes_it_is_written(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = list[bool]()
+
+    def looking(session: Session, changes: Sequence[Change]) -> None:
+        ready.extend(change.pending.may_ride for change in changes)
+        write_changes(session, changes)
+
+    monkeypatch.setattr("daemon.learning.settling.write_changes", looking)
+    turn = (await running.ask(SAID))["turn"]
+    engram = await running.signal("engram", turn=turn, message=0, origin="human")
+    await running.signal("relevance", engram=engram["id"], relevance=0.5)
+    assert ready == [False]
+    assert [lesson["signals"] for lesson in await next_turn(running)] == [[engram["id"]]]
+
+
+async def test_a_lesson_that_ends_is_out_of_reach_before_its_end_is_written(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened = list[tuple[str, str]]()
+    drop, write_refusals = Rides.drop, learner._refuse_lessons
+
+    def dropping(rides: Rides, lesson: str) -> None:
+        happened.append(("dropped", lesson))
+        drop(rides, lesson)
+
+    def writing(session: Session, refused: Sequence[tuple[Pending, Refusal]]) -> None:
+        happened.extend(("written", pending.id) for pending, _ in refused)
+        write_refusals(session, refused)
+
+    monkeypatch.setattr(Rides, "drop", dropping)
+    monkeypatch.setattr(learner, "_refuse_lessons", writing)
+    turn = (await running.ask(SAID))["turn"]
+    engram = await running.signal("engram", turn=turn, message=0, origin="human")
+    await running.signal("relevance", engram=engram["id"], relevance=0.0)
+    assert (await state(running, engram))[0] == "refused"
+    (first, one), (then, same) = happened
+    assert (first, then, one) == ("dropped", "written", same)
 
 
 async def test_what_waits_for_a_verdict_expires_as_others_do(start: Start) -> None:
