@@ -107,7 +107,7 @@ class Settings(BaseModel):
     lesson_ttl_seconds: float = Field(86400.0, gt=0, description="how long a lesson may wait for its turn")
     queue: int = Field(64, ge=0, description="turns that may wait for a slot; one more is answered 429")
     max_signals: int = Field(
-        2000, ge=1, description="signals that may be on their way into the ledger; one more is answered 429"
+        10_000, ge=1, description="signals that may be on their way into the ledger; one more is answered 429"
     )
     max_messages: int = Field(10_000, ge=1, description="messages of one request, and as many tools")
     max_body_mib: float = Field(32, gt=0, le=1024, description="MiB of one request's body")

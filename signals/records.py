@@ -38,14 +38,15 @@ _T = TypeVar("_T")
 
 def _encodable(value: _T) -> _T:
     try:
-        _dump(value).encode()
+        (value if isinstance(value, str) else _dump(value)).encode()
     except UnicodeEncodeError as error:
         raise ValueError("contains a lone surrogate, which UTF-8 cannot carry; send valid Unicode") from error
     return value
 
 
-def _dump(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_dump = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False
+).encode
 
 
 def _in_utc(at: datetime) -> datetime:

@@ -115,9 +115,14 @@ class Chain:
         return None
 
 
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False
+)
+
+
 def canonical(value: object) -> str:
     """One spelling for equal values: keys sorted, no spaces, floats by `repr`, no NaN and no infinity."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def row_sha(columns: Mapping[str, object]) -> str:

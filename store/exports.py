@@ -38,7 +38,7 @@ def tell_again(session: Session, rows: Sequence[LedgerTable]) -> None:
     """Say again what archived rows told of exports, where it still is of what their agents have."""
     hers = {agent: _hashes(session, agent) for agent in {row.agent for row in rows}}
     for row in rows:
-        if row.body["sha"] in hers[row.agent]:
+        if row.body.get("sha") in hers[row.agent]:
             _tell(session, row.agent, {"first_told": row.seq} | row.body)
 
 

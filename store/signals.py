@@ -174,8 +174,9 @@ def _insert(session: Session, signals: Sequence[Signal], ends: Ends) -> dict[str
     if not signals:
         return {}
     at_us = now_us()
-    ended = [(signal, ends[signal.id]) for signal in signals if signal.id in ends]
-    entries = [*map(_received, signals), *(_ended(signal, why) for signal, why in ended)]
+    refused = [(signal, why) for signal in signals if (why := ends.get(signal.id)) is not None]
+    entries = [_put(signal, applied=signal.id in ends and ends[signal.id] is None) for signal in signals]
+    entries += [_ended(signal, why) for signal, why in refused]
     told = ledger.append_all(session, entries, at_us=at_us)
     private = private_among(session, {(signal.agent, signal.context) for signal in signals})
     kept = [_new(signal, ends, private, at_us) for signal in signals]
@@ -238,14 +239,15 @@ def _kept(row: SignalTable, **step: object) -> KeptSignal:
     return record_of(KeptSignal, row, signal=record_of(Signal, row), **(nothing | step))
 
 
-def _received(signal: Signal) -> Entry:
+def _put(signal: Signal, *, applied: bool) -> Entry:
+    """What the ledger tells of a signal that is put; of one that is applied at once there is nothing else to tell."""
     return Entry(
         kind=LedgerKind.SIGNAL,
         agent=signal.agent,
         context=signal.context,
         subject=signal.id,
         body={
-            "state": SignalState.RECEIVED,
+            "state": SignalState.APPLIED if applied else SignalState.RECEIVED,
             "kind": signal.kind,
             "turn": signal.turn,
             "engram": signal.engram,

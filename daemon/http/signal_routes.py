@@ -19,8 +19,9 @@ from daemon.http.ledger_json import boolean_of, time_text
 from daemon.http.speaker import Speaker, check_signals
 from daemon.learning.boarding import Boarding
 from daemon.learning.explaining import UNTOLD, explained
-from daemon.learning.intake import Intake, conflict
+from daemon.learning.intake import Intake
 from daemon.learning.policies import Policies
+from daemon.learning.putting import conflict
 from daemon.text.chat_template import HuggingFaceChat
 from signals.policy import AgentPolicy
 from signals.records import (

@@ -12,8 +12,9 @@ from collections.abc import Awaitable
 
 from daemon.learning.boarding import Boarding
 from daemon.learning.fates import Fate, kept_fate, refused_facts
-from daemon.learning.intake import Intake, conflict
+from daemon.learning.intake import Intake
 from daemon.learning.learner import Learner
+from daemon.learning.putting import conflict
 from daemon.learning.rides import Rides
 from daemon.serving.unbroken import Unbroken
 from signals.records import Correction, Labels

@@ -17,24 +17,21 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from sqlalchemy.orm import Session
-
-from daemon.http.errors import BadRequest, Conflict
+from daemon.http.errors import BadRequest
 from daemon.http.limits import SignalRoom
 from daemon.learning.adapters import AgentAdapters
 from daemon.learning.leasing import Leasing
 from daemon.learning.policies import Policies
 from daemon.learning.precedence import Precedence
-from daemon.learning.records import pending_of, stored_signal
+from daemon.learning.putting import Batch, put_batch
+from daemon.learning.records import pending_of
 from daemon.learning.rides import Rides
-from daemon.learning.settling import Settling, ends_of
+from daemon.learning.settling import Settling
 from daemon.text.chat_template import HuggingFaceChat
-from signals.policy import Policy
-from signals.records import Correction, Relevance, Signal, Verdict, parse_signal
+from signals.records import Correction, Signal, parse_signal
 from signals.refusals import RefusalCode
 from signals.weights import Trust
-from store import leases, lessons, signals, turns
-from store.clock import now_us
+from store import lessons, signals, turns
 from store.records import KeptSignal, Put, RefusedSignal
 from store.store import Store
 from store.words import SignalState
@@ -46,17 +43,6 @@ SETTLED_TOGETHER = 40
 
 
 F = TypeVar("F", bound="asyncio.Future[Any]")
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Signals that came together."""
-
-    signals: Sequence[Signal]
-    private: bool
-    sender: Trust
-    sent: str | None = None
-    each: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +105,7 @@ class Intake:
         for signal in given:
             self.check_tokens(signal)
         self._room.take(len(given))
-        taking = self._begin(_Batch(given, private, sender, sent, each), room=len(given))
+        taking = self._begin(Batch(given, private, sender, sent, each), room=len(given))
         taken = await asyncio.shield(taking)
         if len(taken.puts) > 1:
             return taken.puts
@@ -129,7 +115,7 @@ class Intake:
 
     async def take_own(self, signal: Signal, *, private: bool, sender: Trust) -> None:
         """Put a signal that came with a turn on disk and settle it. As the turn had room, so has it."""
-        taken = await asyncio.shield(self._begin(_Batch([signal], private, sender), room=0))
+        taken = await asyncio.shield(self._begin(Batch([signal], private, sender), room=0))
         await asyncio.shield(taken.settled)
 
     async def settled(self) -> None:
@@ -169,8 +155,7 @@ class Intake:
         None of them may ride.
         """
         async with self._one_settles:
-            waiting = [pending for pending in self._rides.unridden() if pending.agent in agents]
-            for pending in waiting:
+            for pending in [one for agent in agents for one in self._rides.unridden(agent)]:
                 self._rides.drop(pending.id)
             try:
                 yield
@@ -180,14 +165,14 @@ class Intake:
 
     def turned_private(self, agent: str, context: str) -> None:
         """A context is private from now on: see to it that no lesson of it that waits is learned."""
-        if any(one.agent == agent and one.context == context for one in self._rides.unridden()):
+        if any(one.context == context for one in self._rides.unridden(agent)):
             weighing = self._at_the_border(self.weigh_anew(agent), what=f"what waits of {agent}")
             self._track(asyncio.ensure_future(weighing))
 
     async def weigh_anew(self, agent: str) -> None:
         """Hold an agent's lessons that wait to what is known now."""
         async with self._one_settles:
-            await self._settling.weigh_anew([one for one in self._rides.unridden() if one.agent == agent])
+            await self._settling.weigh_anew(self._rides.unridden(agent))
 
     def check_tokens(self, signal: Signal) -> None:
         """Refuse a reply in tokens that the lane's tokenizer does not know.
@@ -204,20 +189,33 @@ class Intake:
                 param="reply_tokens",
             )
 
-    def _begin(self, batch: _Batch, *, room: int) -> "asyncio.Future[_Taken]":
+    def _begin(self, batch: Batch, *, room: int) -> "asyncio.Future[_Taken]":
         """Put a batch; what was put has its settling begun, and leaves the room with its end."""
 
         async def take() -> _Taken:
             try:
                 with self._precedence.going_first():
-                    puts = await self._store.write(_put_all, batch, self._policies.now)
+                    puts = await self._store.write(put_batch, batch, self._policies.now)
             except BaseException:
                 self._room.leave(room)
                 raise
-            kept = [signal for signal, put in zip(batch.signals, puts, strict=True) if put.status != "conflict"]
-            return _Taken(puts, self._track(asyncio.ensure_future(self._settle_mine(kept, room=room))))
+            left = self._left_to_settle(batch.signals, puts)
+            return _Taken(puts, self._track(asyncio.ensure_future(self._settle_mine(left, room=room))))
 
         return self._track(asyncio.ensure_future(take()))
+
+    def _left_to_settle(self, given: Sequence[Signal], puts: Sequence[Put]) -> list[Signal]:
+        """Those that are to be settled: not what ended as it was put, where nothing waits that it concerns.
+
+        What is settled meanwhile may have been planned without it, and is weighed anew after that.
+        """
+        others_settle = bool(self._unsettled) or self._one_settles.locked()
+        return [
+            signal
+            for signal, put in zip(given, puts, strict=True)
+            if put.status != "conflict"
+            if others_settle or put.state is SignalState.RECEIVED or self._settling.concerns(signal)
+        ]
 
     def _track(self, task: F) -> F:
         self._work.add(task)
@@ -287,42 +285,6 @@ class Intake:
             logger.exception("%s could not be taken up", what)
             return False
         return True
-
-
-def _put_all(session: Session, batch: _Batch, policy: Policy) -> list[Put]:
-    """Put a batch; what only tells about others is settled with that."""
-    rows = [
-        stored_signal(signal, now_us=now_us(), sender=batch.sender, sent=batch.sent) for signal in batch.signals
-    ]
-    private = [batch.private or policy.of(row.agent).is_private(row.context) for row in rows]
-    kept = [replace(row, private=True) if hidden else row for row, hidden in zip(rows, private, strict=True)]
-    first = {signal.id: signal for signal in reversed(batch.signals)}.values()
-    about_others = [signal for signal in first if isinstance(signal, Relevance | Verdict)]
-    elsewhere = _elsewhere(session, {signal.agent for signal in about_others})
-    ends = ends_of(session, [signal for signal in about_others if signal.agent not in elsewhere], policy)
-    puts = signals.put_signals(session, kept, ends=ends)
-    clashes = [put.id for put in puts if put.status == "conflict"]
-    if clashes and not batch.each:
-        raise conflict(*clashes)
-    return puts
-
-
-def _elsewhere(session: Session, agents: set[str]) -> set[str]:
-    """Those that belong to another lane, or did last."""
-    lane = leases.Leases.of(session).lane
-    return {agent for agent, lease in leases.leases_of(session, agents).items() if lease.lane != lane}
-
-
-def conflict(*clashes: str, each: bool = False) -> Conflict:
-    """Ids that are taken by other bodies; with `each`, of signals that were taken each by itself."""
-    more = f" (and {len(clashes) - 1} more)" if len(clashes) > 1 else ""
-    nothing = "" if each else "; nothing of this request was recorded"
-    return Conflict(
-        f"signal {clashes[0]!r} is already recorded with another body{more}{nothing}. "
-        "Give a new signal an id of its own",
-        param="id",
-        code="signal_conflict",
-    )
 
 
 def _private(signal: str) -> RefusedSignal:

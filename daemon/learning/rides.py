@@ -79,6 +79,7 @@ class Rides:
     def __init__(self, lane: LaneThread) -> None:
         self._lane = lane
         self._pending: dict[str, Pending] = {}
+        self._of: dict[str, dict[str, Pending]] = {}
         self._made: dict[str, str] = {}
         self._about: dict[str, dict[str, None]] = {}
         self._fates: dict[str, dict[str, Fate]] = {}
@@ -93,32 +94,32 @@ class Rides:
 
     def add(self, pending: Pending) -> None:
         """A lesson waits, and the lane keeps its prefix as long as it can."""
-        self._pending[pending.id] = pending
+        self._pending[pending.id] = self._of.setdefault(pending.agent, {})[pending.id] = pending
         self._made |= dict.fromkeys(pending.signals, pending.id)
         self._about.setdefault(pending.turn, {})[pending.id] = None
         self._lane.post(lambda lane: lane.keep(pending.id, stable=pending.stable, prefix=pending.prefix))
 
-    def unridden(self) -> list[Pending]:
-        """The lessons that wait, those that may not ride yet included."""
-        return [pending for pending in self._pending.values() if not pending.riding]
+    def unridden(self, agent: str | None = None) -> list[Pending]:
+        """The lessons that wait, those that may not ride yet included; of one agent, if one is named."""
+        return [pending for pending in self.of(agent) if not pending.riding]
 
     def waiting(self, *, agent: str | None = None, context: str | None = None) -> list[Pending]:
         """The lessons that wait and may ride, in the order they should."""
         chosen = [
             pending
-            for pending in self._pending.values()
-            if pending.may_ride and agent in {None, pending.agent} and context in {None, pending.context}
+            for pending in self.of(agent)
+            if pending.may_ride and context in {None, pending.context}
             if self._claimed.isdisjoint(pending.signals)
         ]
         return sorted(chosen, key=lambda pending: (_ORDER[pending.kind], pending.planned_at_us))
 
-    def of(self, agent: str) -> list[Pending]:
-        """An agent's lessons that have not ended."""
-        return [pending for pending in self._pending.values() if pending.agent == agent]
+    def of(self, agent: str | None) -> list[Pending]:
+        """The lessons that have not ended; of one agent, if one is named."""
+        return [*(self._pending if agent is None else self._of.get(agent, {})).values()]
 
     def riding(self, agent: str | None = None) -> list[Pending]:
         """The lessons that are with the lane; of one agent, if one is named."""
-        return [one for one in self._pending.values() if one.riding and agent in {None, one.agent}]
+        return [pending for pending in self.of(agent) if pending.riding]
 
     def made_by(self, signal: str) -> Pending | None:
         """The lesson that a signal makes, if it has not ended."""
@@ -229,6 +230,10 @@ class Rides:
 
     def _forget(self, lesson: str) -> None:
         pending = self._pending.pop(lesson)
+        others = self._of[pending.agent]
+        del others[lesson]
+        if not others:
+            del self._of[pending.agent]
         for signal in pending.signals:
             self._made.pop(signal, None)
         about = self._about[pending.turn]

@@ -83,6 +83,10 @@ class Settling:
         ]
         await self._change(changes)
 
+    def concerns(self, signal: Signal) -> bool:
+        """Is there a lesson that a signal about others concerns?"""
+        return bool(self._concerned(signal))
+
     def _concerned(self, signal: Signal) -> list[Pending]:
         match signal:
             case Verdict():
@@ -221,7 +225,7 @@ def settle_about_others(session: Session, given: Sequence[Relevance | Verdict], 
 def ends_of(session: Session, given: Sequence[Relevance | Verdict], policy: Policy) -> signals.Ends:
     """What signals about others come to, as they are put. One that comes before its engram is remembered."""
     engrams = {signal.engram for signal in given if isinstance(signal, Relevance)}
-    standing = signals.states_of(session, engrams)
+    standing = signals.states_of(session, engrams) if engrams else {}
     refusals = {signal.id: _refusal_of(signal, standing, policy) for signal in given}
     return {one: None if why is None else refused_signal(one, why) for one, why in refusals.items()}
 
