@@ -6,7 +6,7 @@ It takes the writer's place, so that no service may run; `--dry-run` only reads.
 import argparse
 import sys
 
-from daemon.commands.terminal import fail
+from daemon.commands.terminal import fail, note, say
 from daemon.config import Settings
 from daemon.http.errors import SnapshotDamaged
 from daemon.learning.forget import Forgetting
@@ -29,7 +29,7 @@ def run(given: argparse.Namespace, settings: Settings) -> int:
         database = Database.open(settings.ledger, read_only=given.dry_run)
         try:
             forgetting = Forgetting(
-                database, lambda: open_workshop(settings, say=_note), settings=settings, told=_say
+                database, lambda: open_workshop(settings, say=note), settings=settings, told=say
             )
             return _forget(forgetting, scope, dry=given.dry_run, sure=given.yes)
         finally:
@@ -41,15 +41,15 @@ def run(given: argparse.Namespace, settings: Settings) -> int:
 def _forget(forgetting: Forgetting, scope: Scope, *, dry: bool, sure: bool) -> int:
     found = forgetting.find(scope)
     for each in found:
-        _say(_told(each))
+        say(_told(each))
     if not found:
-        _say("nothing of it is left to forget")
+        say("nothing of it is left to forget")
     if dry:
         return 0
     if found and not (sure or _is_sure()):
         return fail("nothing was forgotten: answer y, or give --yes")
     for change in forgetting.run(scope, found):
-        _say(_done(change))
+        say(_done(change))
     return 0
 
 
@@ -81,12 +81,3 @@ def _done(change: Change) -> str:
     )
     exactly = "exactly" if moved.exact else "as nearly as another machine can"
     return f"{agent}: forgotten {exactly}, {len(change.left_out)} steps left out{parted}{dropped}; {places}"
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def _note(line: str) -> None:
-    sys.stderr.write(f"ridealong: {line}\n")

@@ -4,9 +4,8 @@ It only reads, so that a service may run beside it.
 """
 
 import argparse
-import sys
 
-from daemon.commands.terminal import fail
+from daemon.commands.terminal import fail, note, say
 from daemon.config import Settings
 from daemon.http.errors import SnapshotDamaged
 from daemon.learning.rebuild import History, StepAgain, history_of
@@ -34,7 +33,7 @@ def _replay(database: Database, settings: Settings, *, agent: str, until: int | 
     last = max((kept.number for kept in history.steps), default=0)
     if until is not None and until > last:
         return fail(f"agent {agent!r} has steps 1 to {last}: --until {until} is none of them")
-    opened = open_workshop(settings, say=_note)
+    opened = open_workshop(settings, say=note)
     try:
         replayed = replay(history, opened.workshop, opened.snapshots, until=until, told=_say_step)
     finally:
@@ -46,18 +45,18 @@ def _replay(database: Database, settings: Settings, *, agent: str, until: int | 
 def _say_step(again: StepAgain) -> None:
     step = again.kept.step
     said = "equal" if again.is_equal else f"recorded {step.shadow_after[:16]}"
-    _say(f"step {again.kept.number:<5} {again.state.sha[:16]}  {said}")
+    say(f"step {again.kept.number:<5} {again.state.sha[:16]}  {said}")
 
 
 def _say_replayed(replayed: Replayed, history: History, *, until: int | None) -> None:
     forgotten = sum(kept.forgotten for kept in history.until(until))
     if forgotten:
-        _say(f"{forgotten} steps are forgotten, and in no adapter")
+        say(f"{forgotten} steps are forgotten, and in no adapter")
     for held in replayed.held:
-        _say(f"{_name(held):<10} {held.adapter.sha[:16]}  {_told(held)}")
+        say(f"{_name(held):<10} {held.adapter.sha[:16]}  {_told(held)}")
     where = "on a machine like the one that learned them" if replayed.exact else "on another machine or torch"
-    _say(f"{replayed.equal_steps} of {replayed.steps} steps came out with the recorded SHA-256, {where}")
-    _say(_verdict(replayed))
+    say(f"{replayed.equal_steps} of {replayed.steps} steps came out with the recorded SHA-256, {where}")
+    say(_verdict(replayed))
 
 
 def _name(held: Held) -> str:
@@ -79,12 +78,3 @@ def _verdict(replayed: Replayed) -> str:
     if replayed.proves:
         return f"equal within {MOST_APART:g} of the largest value, as on another machine it can be: {apart:.1e}"
     return f"NOT equal: {apart:.1e} apart, where another machine may be {MOST_APART:g} of the largest value apart"
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def _note(line: str) -> None:
-    sys.stderr.write(f"ridealong: {line}\n")

@@ -141,6 +141,11 @@ def boolean_of(query: Mapping[str, str], name: str) -> bool:
         raise BadRequest(f"{name}: {query[name]!r} is neither true nor false", param=name) from error
 
 
+def refusal_json(code: str | None, message: str | None, position: int | None) -> dict[str, Any] | None:
+    """Why something was refused; null where it was not."""
+    return None if code is None else {"code": code, "message": message, "position": position}
+
+
 def time_text(at_us: int) -> str:
     """A time of day in ISO 8601, UTC."""
     return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat()

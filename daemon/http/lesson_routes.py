@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from daemon.http.access import caller_of
 from daemon.http.errors import BadRequest
-from daemon.http.ledger_json import filter_of, integer_of, time_text
+from daemon.http.ledger_json import filter_of, integer_of, refusal_json, time_text
 from daemon.learning.policies import Policies
 from daemon.text.token_text import TokenTexts
 from store import lesson_list, lessons, steps, turns
@@ -105,9 +105,6 @@ def wanted_of(query: Mapping[str, str]) -> Wanted:
 
 def listed_json(one: ListedLesson) -> dict[str, Any]:
     """A lesson of the list as JSON."""
-    refusal = None
-    if one.code is not None:
-        refusal = {"code": one.code, "message": one.message, "position": one.position}
     return {
         "id": one.id,
         "agent": one.agent,
@@ -118,7 +115,7 @@ def listed_json(one: ListedLesson) -> dict[str, Any]:
         "rows": one.rows,
         "planned_at": time_text(one.planned_at_us),
         "ridden_turn": one.ridden_turn,
-        "refusal": refusal,
+        "refusal": refusal_json(one.code, one.message, one.position),
         "step": one.step_number,
         "loss_before": one.loss_before,
         "loss_after": one.loss_after,

@@ -15,7 +15,7 @@ from daemon.http.access import caller_of
 from daemon.http.bodies import body_of, parse_json, read_json
 from daemon.http.error_answers import error_body
 from daemon.http.errors import BadRequest, ServiceError, bad_field
-from daemon.http.ledger_json import boolean_of, time_text
+from daemon.http.ledger_json import boolean_of, refusal_json, time_text
 from daemon.http.speaker import Speaker, check_signals
 from daemon.learning.boarding import Boarding
 from daemon.learning.explaining import UNTOLD, explained
@@ -171,9 +171,6 @@ def _error_json(error: ServiceError) -> dict[str, Any]:
 
 def signal_json(kept: KeptSignal) -> dict[str, Any]:
     """A signal and its fate as JSON."""
-    refusal = None
-    if kept.code is not None:
-        refusal = {"code": kept.code, "message": kept.message, "position": kept.position}
     return {
         "id": kept.signal.id,
         "kind": kept.signal.kind,
@@ -182,7 +179,7 @@ def signal_json(kept: KeptSignal) -> dict[str, Any]:
         "state": kept.state,
         "received_at": time_text(kept.received_at_us),
         "lesson": kept.lesson,
-        "refusal": refusal,
+        "refusal": refusal_json(kept.code, kept.message, kept.position),
         "step": kept.step_number,
         "loss_before": kept.loss_before,
         "loss_after": kept.loss_after,

@@ -12,14 +12,12 @@ from dataclasses import replace
 from sqlalchemy.orm import Session
 
 from daemon.learning.lookups import look_up
-from daemon.learning.records import stored_lesson, turn_of
+from daemon.learning.records import lesson_signal, stored_lesson, turn_of
 from engine.served import ServedPrefix
 from signals.merging import merge
 from signals.planning import plan
 from signals.plans import LessonPlan
 from signals.policy import AgentPolicy
-from signals.records import Relevance, Verdict, parse_signal
-from signals.runs import LessonSignal
 from signals.tokens import ChatTokenizer
 from store import lessons, signals, steps
 from store.forget import Parted
@@ -49,10 +47,9 @@ def part(session: Session, shared: Shared, chat: ChatTokenizer) -> Parted | None
 
 
 def _planned(session: Session, makers: Sequence[str], chat: ChatTokenizer) -> list[LessonPlan] | None:
-    bodies = {kept.signal.id: kept.signal.body for kept in signals.signals_of(session, makers)}
-    given = [_lesson_signal(bodies[maker]) for maker in makers]
-    found = [one for one in given if one is not None]
-    if len(found) < len(makers):
+    bodies = [kept.signal.body for kept in signals.signals_of(session, makers)]
+    given = [lesson_signal(body) for body in bodies if body is not None]  # without one its text is erased
+    if len(given) < len(makers):
         return None
     plans = [
         plan(
@@ -64,19 +61,10 @@ def _planned(session: Session, makers: Sequence[str], chat: ChatTokenizer) -> li
             sender=seen.sender,
             relevance=seen.relevance,
         )
-        for signal, seen in zip(found, look_up(session, found), strict=True)
+        for signal, seen in zip(given, look_up(session, given), strict=True)
     ]
     made = [one for one in plans if isinstance(one, LessonPlan)]
     return made if len(made) == len(makers) else None
-
-
-def _lesson_signal(body: object) -> LessonSignal | None:
-    """The signal, unless its text is erased."""
-    if not isinstance(body, dict):
-        return None
-    signal = parse_signal(body)
-    assert not isinstance(signal, Relevance | Verdict), f"a {signal.kind} makes no lesson"
-    return signal
 
 
 def _is(kept: KeptLesson, planned: LessonPlan) -> bool:

@@ -5,8 +5,9 @@ from typing import cast
 
 from daemon.learning.rides import Pending
 from signals.plans import LessonKind, LessonPlan
-from signals.records import Message, Relevance, Signal, Turn, fingerprint_of
+from signals.records import Message, Relevance, Signal, Turn, Verdict, fingerprint_of, parse_signal
 from signals.refusals import Refusal
+from signals.runs import LessonSignal
 from signals.weights import Trust
 from store import records as stored
 from store.columns import JsonValue
@@ -29,6 +30,13 @@ def stored_signal(signal: Signal, *, now_us: int, sender: Trust, sent: str | Non
         fingerprint=sent or fingerprint_of(body),
         sender=sender,
     )
+
+
+def lesson_signal(body: Mapping[str, object]) -> LessonSignal:
+    """A signal that makes a lesson, from its body as the store keeps it."""
+    signal = parse_signal(dict(body))
+    assert not isinstance(signal, Relevance | Verdict), f"a {signal.kind} makes no lesson"
+    return signal
 
 
 def turn_of(turn: stored.Turn, *, context_tokens: int) -> Turn:

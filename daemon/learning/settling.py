@@ -20,10 +20,10 @@ from daemon.learning.learner import Learner
 from daemon.learning.lookups import look_up
 from daemon.learning.planner import Planner
 from daemon.learning.policies import Policies
-from daemon.learning.records import refused_signal, stored_lesson, waiting_of
+from daemon.learning.records import lesson_signal, refused_signal, stored_lesson, waiting_of
 from daemon.learning.rides import Pending, Rides
 from signals.policy import Policy, policy_off
-from signals.records import Outcome, Relevance, Signal, Verdict, parse_signal
+from signals.records import Outcome, Relevance, Signal, Verdict
 from signals.refusals import Refusal, RefusalCode
 from signals.runs import LessonSignal
 from store import lessons, reshaping, signals
@@ -74,7 +74,7 @@ class Settling:
             return
         ids = [signal for pending in waiting for signal in pending.signals]
         bodies = [kept.signal.body for kept in await self._store.read(signals.signals_of, ids)]
-        planned = await self._planned([_lesson_signal(dict(body)) for body in bodies if body is not None])
+        planned = await self._planned([lesson_signal(body) for body in bodies if body is not None])
         by_signal = {one.signal.id: one for one in planned}
         changes = [
             change_of(pending, [by_signal[signal] for signal in pending.signals])
@@ -238,9 +238,3 @@ def _refusal_of(signal: Relevance | Verdict, standing: dict[str, SignalState], p
         message = f"The lesson of engram {signal.engram} has ridden; its weight can no longer change."
         return Refusal(code=RefusalCode.SUPERSEDED, message=message)
     return None
-
-
-def _lesson_signal(body: dict[str, object]) -> LessonSignal:
-    signal = parse_signal(body)
-    assert not isinstance(signal, Relevance | Verdict), f"a {signal.kind} makes no lesson"
-    return signal
