@@ -5,6 +5,7 @@ who runs it is told why.
 """
 
 import asyncio
+import gc
 import logging
 import signal as os_signal
 import sys
@@ -45,9 +46,19 @@ async def _serve_until_signalled(settings: Settings) -> None:
     for number in (os_signal.SIGINT, os_signal.SIGTERM):
         loop.add_signal_handler(number, told)
     async with running(settings, stop, hurry, say=_say) as url:
+        _set_apart()
         _say(f"serving at {url}")
         await stop.wait()
         _say("stopping")
+
+
+def _set_apart() -> None:
+    """Have Python's collector leave alone what is there for good: half a million objects of libraries and model.
+
+    To go through all of them takes it a third of a second, in which nobody is served.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def open_store(settings: Settings) -> Store:

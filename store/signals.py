@@ -240,7 +240,7 @@ def _kept(row: SignalTable, **step: object) -> KeptSignal:
 
 
 def _put(signal: Signal, *, applied: bool) -> Entry:
-    """What the ledger tells of a signal that is put; of one that is applied at once there is nothing else to tell."""
+    """What the ledger tells of a signal that is put; of one that is applied at once that is all."""
     return Entry(
         kind=LedgerKind.SIGNAL,
         agent=signal.agent,

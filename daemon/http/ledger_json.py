@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -146,6 +147,7 @@ def refusal_json(code: str | None, message: str | None, position: int | None) ->
     return None if code is None else {"code": code, "message": message, "position": position}
 
 
+@lru_cache(maxsize=256)  # what came together has one time
 def time_text(at_us: int) -> str:
     """A time of day in ISO 8601, UTC."""
     return datetime.fromtimestamp(at_us / 1_000_000, UTC).isoformat()

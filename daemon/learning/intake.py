@@ -4,7 +4,7 @@
 - A list is taken whole or not at all: one id that clashes refuses the list and records nothing of it. A list that
   is sent to be taken each by itself has its clashes told, and the others recorded.
 - One signal's sender is answered when it is settled; a list's when it is on disk.
-- Settling goes batch by batch, never two at once; whoever is next settles all that waits by then.
+- Settling goes batch by batch, never two at once; what a sender waits for goes first (`Backlog`).
 - Whose an agent is settles what is said of her (`Leasing`); what is not for this lane waits for the one it is for.
 - Settling is done again for whatever a crash left unsettled, once the turns it left open are ended.
 """
@@ -12,14 +12,14 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, TypeVar
 
 from daemon.http.errors import BadRequest
 from daemon.http.limits import SignalRoom
 from daemon.learning.adapters import AgentAdapters
+from daemon.learning.backlog import Backlog
 from daemon.learning.leasing import Leasing
 from daemon.learning.policies import Policies
 from daemon.learning.precedence import Precedence
@@ -79,7 +79,8 @@ class Intake:
         self._settling = settling
         self._precedence = precedence
         self._one_settles = asyncio.Lock()
-        self._unsettled: dict[str, Signal] = {}
+        self._backlog = Backlog()
+        self._settler: asyncio.Future[None] | None = None
         self._work: set[asyncio.Future[Any]] = set()
 
     async def take(
@@ -200,7 +201,8 @@ class Intake:
                 self._room.leave(room)
                 raise
             left = self._left_to_settle(batch.signals, puts)
-            return _Taken(puts, self._track(asyncio.ensure_future(self._settle_mine(left, room=room))))
+            settling = self._settle_mine(left, room=room, waited_for=len(puts) == 1)
+            return _Taken(puts, self._track(asyncio.ensure_future(settling)))
 
         return self._track(asyncio.ensure_future(take()))
 
@@ -209,7 +211,7 @@ class Intake:
 
         What is settled meanwhile may have been planned without it, and is weighed anew after that.
         """
-        others_settle = bool(self._unsettled) or self._one_settles.locked()
+        others_settle = len(self._backlog) > 0 or self._one_settles.locked()
         return [
             signal
             for signal, put in zip(given, puts, strict=True)
@@ -222,35 +224,44 @@ class Intake:
         task.add_done_callback(self._work.discard)
         return task
 
-    async def _settle_mine(self, given: Sequence[Signal], *, room: int, heard: bool = False) -> None:
+    async def _settle_mine(
+        self, given: Sequence[Signal], *, room: int, heard: bool = False, waited_for: bool = False
+    ) -> None:
         """Settle those that are for this lane; the others are on disk for the lane that they are for."""
         try:
             mine = await self._leasing.mine(given, heard=heard)
         except Exception:  # the border of one batch: it is taken up with its agents
             logger.exception("whose signals are could not be told")
             mine = []
-        await self._settle(mine, room=room)
+        await self._settle(mine, room=room, waited_for=waited_for)
 
-    async def _settle(self, given: Sequence[Signal], *, room: int) -> None:
-        """See to it that these are settled, by whoever settles next."""
-        self._unsettled |= {signal.id: signal for signal in given}
+    async def _settle(self, given: Sequence[Signal], *, room: int, waited_for: bool = False) -> None:
+        """See to it that these are settled, and return when they are."""
+        settled = self._backlog.add(given, waited_for=waited_for)
+        if self._settler is None or self._settler.done():
+            self._settler = self._track(asyncio.ensure_future(self._settle_all()))
         try:
-            async with self._one_settles:
-                while any(signal.id in self._unsettled for signal in given):
-                    await self._settle_next()
+            with self._precedence.waiting() if waited_for else nullcontext():
+                await settled
         finally:
             self._room.leave(room)
 
+    async def _settle_all(self) -> None:
+        """Settle until nothing waits to be; between two batches others may change what waits to ride."""
+        while self._backlog:
+            async with self._one_settles:
+                await self._settle_next()
+
     async def _settle_next(self) -> None:
-        batch = list(islice(self._unsettled.values(), SETTLED_TOGETHER))
-        for signal in batch:
-            del self._unsettled[signal.id]
+        batch = self._backlog.take(SETTLED_TOGETHER)
         try:
             await self._settling.settle(batch)
         except Exception:
             logger.exception("signals could not be settled together; each is by itself")
             for signal in batch:
                 await self._at_the_border(self._settling.settle([signal]), what=f"signal {signal.id}")
+        finally:
+            self._backlog.settled(batch)
 
     async def _readable(self, received: Sequence[KeptSignal]) -> list[Signal]:
         """What was received; private signals, of which nothing is kept to be read, are refused."""

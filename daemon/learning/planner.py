@@ -42,6 +42,7 @@ class Planner:
                 planned.append(self._plan(signal, found, batch))
             except Exception:  # one signal's border
                 logger.exception("signal %s could not be planned", signal.id)
+        next(aside)  # before it is written: nobody puts while others write
         return planned
 
     def _plan(self, signal: LessonSignal, found: Lookup, batch: "_Batch") -> Planned:

@@ -54,7 +54,7 @@ async def test_a_list_is_answered_once_it_is_on_disk_and_one_signal_once_it_is_s
         status, told = await running.post("/signals", [*given, verdict])
         assert (status, [one["state"] for one in told]) == (200, ["received", "received", "applied"])
         alone = asyncio.create_task(running.post("/signals", a_signal("one", "action", turn=turn)))
-        await running.until(having(lambda: "one" in intake._unsettled))
+        await running.until(having(lambda: "one" in intake._backlog))
         assert not alone.done()
     assert (await alone)[1]["state"] == "planned"
     assert [(await running.get(f"/signals/a{i}"))["state"] for i in range(2)] == ["planned", "planned"]

@@ -262,7 +262,7 @@ def test_an_archive_that_is_not_given_is_missed(archived: Database, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no gzip", gzip.compress(b"no JSON\n", mtime=0), gzip.compress(b'{"seq": 1}\n')]
+    "content", [b"", b"no gzip", gzip.compress(b"no JSON\n", mtime=0), gzip.compress(b'{"seq": 1}\n', mtime=0)]
 )
 def test_what_is_no_archive_is_said_to_be_none(archived: Database, file: Path, content: bytes) -> None:
     file.write_bytes(content)

@@ -80,6 +80,19 @@ def test_an_untouched_ledger_verifies_to_its_last_row(database: Database) -> Non
     assert verified(database) == Verified(6, last.sha)
 
 
+def test_more_rows_than_a_statement_holds_are_appended_in_their_order(database: Database) -> None:
+    with database.write() as session:
+        ledger.append_all(session, [an_entry(str(i)) for i in range(4_000)])
+    with database.read() as session:
+        assert verify(session).rows == 4_000
+        assert [row.subject for row in ledger.page(session, cursor=3_198).rows[:4]] == [
+            "3198",
+            "3199",
+            "3200",
+            "3201",
+        ]
+
+
 def test_a_hash_is_the_sha256_of_the_rows_canonical_json(database: Database) -> None:
     six_rows(database)
     with database.read() as session:
