@@ -26,7 +26,7 @@ FULL = "CRASH_EVERY" in os.environ
 EVERY = int(os.environ.get("CRASH_EVERY", "4"))
 """Of how many writes one is tried."""
 
-SHORT = 3
+SHORT = 2
 """Points of each kind that are tried where not all are."""
 
 WORKERS = 2
