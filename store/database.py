@@ -199,9 +199,6 @@ def _engine(url: URL, *, writes: bool, lane: str | None = None) -> Engine:
 
 
 def _prepare_sqlite(engine: Engine, *, writes: bool) -> None:
-    # many rows in one statement: the driver lets other threads in after each
-    engine.dialect.use_insertmanyvalues_wo_returning = True
-
     @event.listens_for(engine, "connect")
     def connect(connection: DBAPIConnection, _entry: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # the driver begins nothing by itself: `begin` below does

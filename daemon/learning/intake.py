@@ -238,7 +238,7 @@ class Intake:
     async def _settle(self, given: Sequence[Signal], *, room: int, waited_for: bool = False) -> None:
         """See to it that these are settled, and return when they are."""
         settled = self._backlog.add(given, waited_for=waited_for)
-        if self._settler is None or self._settler.done():
+        if self._backlog and (self._settler is None or self._settler.done()):
             self._settler = self._track(asyncio.ensure_future(self._settle_all()))
         try:
             with self._precedence.waiting() if waited_for else nullcontext():

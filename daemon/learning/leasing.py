@@ -81,7 +81,7 @@ class Leasing:
         Of an agent who belongs to nobody, those about turns that this lane served; what names no turn is for the
         lane that took it.
         """
-        if not self.shared:
+        if not (self.shared and given):
             return list(given)
         named = {signal.turn for signal in given if not isinstance(signal, Relevance) and signal.turn is not None}
         lanes = await self._store.read(turns.lanes_of, named)

@@ -8,10 +8,12 @@ from daemon.learning import precedence as precedence_room
 from daemon.learning.backlog import Backlog
 from daemon.learning.precedence import Precedence
 from signals.records import Signal, parse_signal
+from tests.daemon.conftest import AGENT
+from tests.daemon.test_signal_batches import a_signal as body_of
 
 
-def a_signal(identity: str, agent: str = "ada") -> Signal:
-    return parse_signal({"id": identity, "agent": agent, "context": "room", "kind": "action", "turn": "t"})
+def a_signal(identity: str, agent: str = AGENT) -> Signal:
+    return parse_signal(body_of(identity, "action", turn="t", agent=agent))
 
 
 def ids(taken: list[Signal]) -> list[str]:
